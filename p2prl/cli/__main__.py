@@ -1,0 +1,6 @@
+"""`python -m p2prl.cli`: the same as `p2prl`."""
+
+from p2prl.cli.main import main
+
+if __name__ == "__main__":
+    main()

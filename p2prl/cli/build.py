@@ -1,0 +1,128 @@
+"""From flags to the effective experiment, judged before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from p2prl.config import Experiment, StopConfig
+from p2prl.errors import P2prlError, UsageError
+from p2prl.settings import (
+    DEFAULT_PRESET,
+    EXPERIMENT_FILE,
+    find_experiment,
+    fit,
+    latest_run,
+    load_experiment,
+    nearest,
+    overlay,
+    with_agent,
+    with_env,
+)
+
+_DEVICES = ("auto", "cpu", "cuda", "mps")
+
+
+@dataclass(frozen=True)
+class ExperimentFlags:
+    """The flags of `p2prl host` that make or change an experiment; None where not given."""
+
+    experiment: str | None = None
+    env: str | None = None
+    agent: str | None = None
+    assignments: Sequence[str] = ()
+    envs: int | None = None
+    shards: int | None = None
+    seed: int | None = None
+    device: str | None = None
+    gpu: bool = False
+    stop_steps: int | None = None
+    stop_return: float | None = None
+    stop_time: float | None = None
+
+
+def effective_experiment(flags: ExperimentFlags) -> Experiment:
+    """A new run's experiment. Raises UsageError.
+
+    With an environment but no experiment, the default preset's settings do not apply: they suit another one.
+    """
+    base = find_experiment(flags.experiment or DEFAULT_PRESET)
+    if flags.env is not None and flags.experiment is None and flags.env != base.env.id:
+        base = with_env(Experiment(), flags.env)
+    if flags.env is not None:
+        base = with_env(base, flags.env)
+    if flags.agent is not None:
+        base = with_agent(base, flags.agent)
+    return lay_flags(base, flags)
+
+
+def resumed_experiment(flags: ExperimentFlags, results: Path) -> tuple[Path, Experiment]:
+    """The folder and the experiment of the run to go on with; flags are laid over what it was started with.
+
+    Its stop conditions are not taken over: who resumes a run that reached them wants it to go on.
+
+    Raises:
+        UsageError: there is no such run, or the flags ask for another environment or agent than it has.
+    """
+    wanted = find_experiment(flags.experiment).name if flags.experiment else None
+    folder = latest_run(results, wanted)
+    base = msgspec.structs.replace(load_experiment(folder / EXPERIMENT_FILE), stop=StopConfig())
+    for flag, asked, has in (("--env", flags.env, base.env.id), ("--agent", flags.agent, base.agent.name)):
+        if asked not in (None, has):
+            raise UsageError(f"{folder} was started with {flag} {has}; start a new run for {flag} {asked}")
+    return folder, lay_flags(base, flags)
+
+
+def lay_flags(base: Experiment, flags: ExperimentFlags) -> Experiment:
+    """`--set` first, then the flags that have names of their own, all judged as if they stood in TOML."""
+    experiment = overlay(base, flags.assignments, _setting_names(base.agent.name))
+    named = {
+        "play.envs": flags.envs,
+        "shards": flags.shards,
+        "seed": flags.seed,
+        "train.device": chosen_device(flags.device, flags.gpu),
+        "stop.steps": flags.stop_steps,
+        "stop.mean_return": flags.stop_return,
+        "stop.time_s": flags.stop_time,
+    }
+    given = [f"{key}={value}" for key, value in named.items() if value is not None]
+    return overlay(experiment, given)
+
+
+def chosen_device(device: str | None, gpu: bool) -> str | None:
+    """`--gpu` and `--device` as one; None if neither was given. Raises UsageError if they contradict."""
+    if device is not None and device not in _DEVICES:
+        raise UsageError(
+            f"--device {device!r}: must be one of {', '.join(_DEVICES)}; {nearest(device, _DEVICES)}"
+        )
+    if gpu and device not in (None, "cuda", "mps"):
+        raise UsageError(f"--gpu and --device {device} contradict each other; give one of them")
+    return device or ("gpu" if gpu else None)
+
+
+def check_installed(experiment: Experiment) -> None:
+    """Everything that is known to be wrong before a process is started.
+
+    Raises:
+        UsageError: an unknown environment, agent or agent's setting; the text names the nearest valid ones.
+        MissingPackage: it is known, and its package is not installed here.
+    """
+    from p2prl.registry import make_env_factory, resolve_agent
+
+    agent = resolve_agent(experiment.agent.name)
+    fit(agent.Settings, experiment.agent.settings, "agent.")
+    make_env_factory(experiment.env.id, experiment.env.args)
+
+
+def _setting_names(agent: str) -> list[str]:
+    """The agent's settings, so that an error can name them; none if it cannot be loaded: told later."""
+    from p2prl.registry import resolve_agent
+
+    try:
+        settings = resolve_agent(agent).Settings
+    except P2prlError:
+        return []
+    return [field.name for field in msgspec.structs.fields(settings)]

@@ -1,0 +1,108 @@
+"""`p2prl eval`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from p2prl.cli.context import Json, Verbose
+
+if TYPE_CHECKING:
+    from p2prl.nodes.evaluate import EvalResult
+
+Progress = Callable[[int, int], None]
+_INTERVAL_S = 0.25
+
+
+def evaluate(
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME|ADDRESS|RUN_DIR",
+            help="A host's name or address, or a run's folder; default: the host on this LAN.",
+        ),
+    ] = None,
+    episodes: Annotated[
+        int, typer.Option("--episodes", "-n", metavar="EPISODES", min=1, help="How many episodes to play.")
+    ] = 20,
+    record: Annotated[
+        Path | None, typer.Option("--record", metavar="DIR", help="Write mp4 videos of the episodes here.")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seeds the episodes.")] = 0,
+    json: Json = False,
+    verbose_: Verbose = False,
+) -> int:
+    """Play without exploring, with a run's newest weights, and tell the score."""
+    from p2prl.cli.output import write_json, write_line
+    from p2prl.nodes.evaluate import evaluate_target
+
+    with _progress() as progress:
+        result = evaluate_target(target, episodes, seed, record, progress)
+    if json:
+        write_json(result_object(result))
+    else:
+        for line in result_lines(result):
+            write_line(line)
+    return 0
+
+
+def result_object(result: EvalResult) -> dict[str, Any]:
+    """The result as JSON."""
+    return {
+        "source": result.source,
+        "weights_version": result.version,
+        "env": result.env,
+        "agent": result.agent,
+        "episodes": len(result.returns),
+        "mean": result.mean,
+        "std": result.std,
+        "min": min(result.returns),
+        "max": max(result.returns),
+        "returns": list(result.returns),
+        "lengths": list(result.lengths),
+        "videos": [str(path) for path in result.videos],
+    }
+
+
+def result_lines(result: EvalResult) -> list[str]:
+    """The result for people."""
+    from p2prl.cli.output import safe
+
+    low, high = min(result.returns), max(result.returns)
+    spread = f"{result.mean:.1f} ± {result.std:.1f}   (min {low:.1f}, max {high:.1f})"
+    weights = f"weights v{result.version} of {safe(result.source)}"
+    lines = [
+        f"return  {spread}",
+        f"over    {len(result.returns)} episodes of {safe(result.env)}, "
+        f"{sum(result.lengths) / len(result.lengths):.1f} steps on average",
+        f"by      {safe(result.agent)}, {weights}",
+    ]
+    return lines + [f"video   {path}" for path in result.videos]
+
+
+@contextmanager
+def _progress() -> Iterator[Progress]:
+    """Counts episodes on stderr, where a person sits there; it never touches stdout."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    told = -_INTERVAL_S
+
+    def tell(done: int, total: int) -> None:
+        nonlocal told
+        if time.monotonic() - told >= _INTERVAL_S:
+            told = time.monotonic()
+            sys.stderr.write(f"\r{done} of {total} episodes ")
+            sys.stderr.flush()
+
+    try:
+        yield tell
+    finally:
+        sys.stderr.write("\r\x1b[K")
+        sys.stderr.flush()

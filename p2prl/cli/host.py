@@ -1,0 +1,156 @@
+"""`p2prl host`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from p2prl.cli.context import Interfaces, Json, Name, Verbose, node_name, verbose
+from p2prl.config import MAX_SHARDS
+from p2prl.errors import UsageError
+
+if TYPE_CHECKING:
+    from p2prl.nodes.options import HostOptions
+
+_MAX_PORT = 65535
+#: The block's last port, the web page's.
+_BLOCK = 80
+
+
+def host(
+    context: typer.Context,
+    experiment: Annotated[
+        str | None,
+        typer.Argument(metavar="EXPERIMENT", help="A preset's name or a TOML file; default: cartpole."),
+    ] = None,
+    env: Annotated[
+        str | None,
+        typer.Option(
+            "--env", metavar="ID", help="A Gymnasium id, module:Id, or an installed environment's name."
+        ),
+    ] = None,
+    agent: Annotated[
+        str | None,
+        typer.Option("--agent", metavar="NAME", help="An installed agent's name, or path/to/file.py:Class."),
+    ] = None,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Change a setting, as in agent.lr=0.001, env.args.size=8, replay.batch=32; may be repeated.",
+        ),
+    ] = None,
+    name: Name = None,
+    players: Annotated[
+        int | None,
+        typer.Option(
+            "--players", metavar="N", min=0, help="Own player processes; default: cores - 1, at least 1."
+        ),
+    ] = None,
+    envs: Annotated[
+        int | None, typer.Option("--envs", metavar="B", min=1, help="Environment slots of each player.")
+    ] = None,
+    shards: Annotated[
+        int | None,
+        typer.Option("--shards", metavar="S", min=1, max=MAX_SHARDS, help="Replay shard processes."),
+    ] = None,
+    gpu: Annotated[
+        bool, typer.Option("--gpu", help="Train on cuda or mps; an error where there is neither.")
+    ] = False,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            "--device", metavar="auto|cpu|cuda|mps", help="Where the trainer computes; default: auto."
+        ),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port",
+            metavar="BASE",
+            min=1,
+            max=_MAX_PORT - _BLOCK,
+            help="First of the block of ports; default: 47800, or the next free block.",
+        ),
+    ] = None,
+    interfaces: Interfaces = None,
+    results: Annotated[
+        Path,
+        typer.Option(
+            "--results", metavar="DIR", help="Where runs are kept; with --resume, also a run's own folder."
+        ),
+    ] = Path("results"),
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in --results that ran last.")
+    ] = False,
+    seed: Annotated[int | None, typer.Option("--seed", metavar="N", min=0, help="Seeds everything.")] = None,
+    open_: Annotated[
+        bool,
+        typer.Option(
+            "--open", help="Admit any node. Every host does, until join codes come; it changes nothing yet."
+        ),
+    ] = False,
+    stop_steps: Annotated[
+        int | None,
+        typer.Option("--stop-steps", metavar="N", min=1, help="Stop after so many environment steps."),
+    ] = None,
+    stop_return: Annotated[
+        float | None,
+        typer.Option(
+            "--stop-return", metavar="R", help="Stop when the mean return of 100 episodes is R or more."
+        ),
+    ] = None,
+    stop_time: Annotated[
+        float | None,
+        typer.Option("--stop-time", metavar="SECONDS", min=0, help="Stop after so many seconds."),
+    ] = None,
+    json: Json = False,
+    verbose_: Verbose = False,
+) -> int:
+    """Start a run on this machine: broker, replay shards, trainer and own players. Others join it."""
+    from p2prl.cli.build import ExperimentFlags, check_installed, effective_experiment, resumed_experiment
+    from p2prl.nodes.options import HostOptions
+
+    flags = ExperimentFlags(
+        experiment=experiment,
+        env=env,
+        agent=agent,
+        assignments=assignments or (),
+        envs=envs,
+        shards=shards,
+        seed=seed,
+        device=device,
+        gpu=gpu,
+        stop_steps=stop_steps,
+        stop_return=stop_return,
+        stop_time=stop_time,
+    )
+    if stop_time == 0:
+        raise UsageError("--stop-time wants more than 0 seconds")
+    chosen_name = node_name(name)
+    if resume:
+        results, effective = resumed_experiment(flags, results)
+    else:
+        effective = effective_experiment(flags)
+    check_installed(effective)
+    options = HostOptions(
+        experiment=effective,
+        name=chosen_name,
+        players=players,
+        results=results,
+        resume=resume,
+        base_port=port,
+        interfaces=tuple(interfaces or ()),
+    )
+    return _run(options, json, verbose(context))
+
+
+def _run(options: HostOptions, json: bool, verbose: bool) -> int:
+    from p2prl.cli.reporters import for_host
+    from p2prl.nodes.host import run_host
+
+    with for_host(json, verbose) as reporter:
+        return run_host(options, reporter)

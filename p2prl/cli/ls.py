@@ -1,0 +1,80 @@
+"""`p2prl ls`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from p2prl.cli.context import Interfaces, Json, Verbose
+from p2prl.errors import NoHostFound
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.table import Table
+
+    from p2prl.net.cards import FoundHost
+
+
+def ls(
+    timeout: Annotated[
+        float,
+        typer.Option("--timeout", metavar="S", min=0.1, max=600, help="How long to listen, in seconds."),
+    ] = 2.0,
+    interfaces: Interfaces = None,
+    json: Json = False,
+    verbose_: Verbose = False,
+) -> int:
+    """List the hosts on this LAN; exit 3 if there are none."""
+    from p2prl.nodes.client import find_hosts
+
+    hosts = sorted(find_hosts(timeout, tuple(interfaces or ())), key=lambda host: (host.name, host.run_id))
+    if not hosts:
+        raise NoHostFound(
+            f"no host announced itself in {timeout:g} s; where multicast is blocked, p2prl join ADDRESS works"
+        )
+    if json:
+        from p2prl.cli.output import write_json
+
+        for host in hosts:
+            write_json(host_object(host))
+    else:
+        from rich.console import Console
+
+        Console(highlight=False).print(host_table(hosts))
+    return 0
+
+
+def host_object(host: FoundHost) -> dict[str, Any]:
+    """A host as JSON. All of it is what the host announced: a hint, not a fact."""
+    return {
+        "name": host.name,
+        "run_id": host.run_id,
+        "addresses": list(host.addresses),
+        "base_port": host.base_port,
+        "env": host.env,
+        "agent": host.agent,
+        "protocol": host.protocol,
+        "term": host.term,
+        "boot_id": host.boot_id,
+        "fingerprint": host.fingerprint,
+    }
+
+
+def host_table(hosts: Sequence[FoundHost]) -> Table:
+    """The hosts for people."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from p2prl.cli.output import safe
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for title in ("name", "address", "base port", "environment", "agent", "run"):
+        table.add_column(
+            title, no_wrap=title != "address", overflow="ellipsis" if title != "address" else "fold"
+        )
+    for host in hosts:
+        cells = (host.name, ", ".join(host.addresses), host.base_port, host.env, host.agent, host.run_id[:8])
+        table.add_row(*(Text(safe(cell, 200)) for cell in cells))
+    return table

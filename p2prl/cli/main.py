@@ -1,0 +1,121 @@
+"""The `p2prl` command: its commands, and what becomes of an error. Imports stay few: --help is quick."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from p2prl import __version__
+from p2prl.cli.context import CliState, Verbose
+from p2prl.cli.evaluate import evaluate
+from p2prl.cli.experiments import experiments
+from p2prl.cli.host import host
+from p2prl.cli.join import join
+from p2prl.cli.ls import ls
+from p2prl.cli.output import complain, silence_stdout
+from p2prl.cli.status import status
+from p2prl.errors import P2prlError
+
+EXIT_OK = 0
+EXIT_ERROR = 1
+EXIT_INTERRUPTED = 130
+
+#: typer's own errors of use. It does not export their base class, and has moved it between versions.
+_ShownError: type[Exception] = next(k for k in typer.BadParameter.__mro__ if k.__name__ == "ClickException")
+
+app = typer.Typer(
+    name="p2prl",
+    no_args_is_help=False,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        sys.stdout.write(f"p2prl {__version__}\n")
+        raise typer.Exit(EXIT_OK)
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+    verbose: Verbose = False,
+) -> None:
+    """Volunteer computing for reinforcement learning on a LAN.
+
+    One machine says `p2prl host`; any spare laptop says `p2prl join`.
+    """
+    if context.invoked_subcommand is None:
+        sys.stdout.write(context.get_help() + "\n")
+
+
+app.command("host", short_help="Start a run here; others join it.")(host)
+app.command("join", short_help="Join a run on this LAN and play for it.")(join)
+app.command("ls", short_help="List the hosts on this LAN.")(ls)
+app.command("status", short_help="Show how a run is doing.")(status)
+app.command("eval", short_help="Tell a run's score, without exploring.")(evaluate)
+app.command("experiments", short_help="List presets, agents and environments.")(experiments)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; the exit codes are those of docs/cli.md. Never raises but for SystemExit."""
+    state = CliState()
+    args = sys.argv[1:] if argv is None else list(argv)
+    try:
+        code = app(args=args, prog_name="p2prl", standalone_mode=False, obj=state)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        silence_stdout()
+        return EXIT_ERROR
+    except (KeyboardInterrupt, typer.Abort):
+        return EXIT_INTERRUPTED
+    except _ShownError as error:
+        return _usage(error)
+    except P2prlError as error:
+        _traceback(state)
+        complain(str(error))
+        return error.exit_code
+    except Exception as error:  # noqa: BLE001 (the last resort: a person reads one line, not a traceback)
+        _traceback(state)
+        hint = "" if state.verbose else "; run again with -v to see where"
+        complain(f"unexpected {type(error).__name__}: {error}{hint}")
+        return EXIT_ERROR
+    return code if isinstance(code, int) else EXIT_OK
+
+
+def _usage(error: BaseException) -> int:
+    """One line for what was mistyped, with the nearest flags if there are any."""
+    option, near = getattr(error, "option_name", ""), getattr(error, "possibilities", None)
+    text = error.format_message() if hasattr(error, "format_message") else str(error)
+    if option and near:
+        text = f"no such option {option}; did you mean {' or '.join(sorted(near))}?"
+    context = getattr(error, "ctx", None)
+    if text.startswith("No such command"):
+        text = _unknown_command(text, context)
+    path = context.command_path if context is not None else "p2prl"
+    complain(f"{text.rstrip('.')} (see {path} --help)")
+    return int(getattr(error, "exit_code", 2))
+
+
+def _unknown_command(text: str, context: Any) -> str:
+    """Says which command was meant; older typers do not."""
+    from p2prl.settings import nearest
+
+    commands = getattr(context.command, "commands", {})
+    word = text.removeprefix("No such command ").partition(". Did you mean")[0].strip(".'\"")
+    return f"no such command {word}; {nearest(word, commands) or 'there are: ' + ', '.join(commands)}"
+
+
+def _traceback(state: CliState) -> None:
+    if state.verbose:
+        import traceback
+
+        traceback.print_exc()

@@ -1,0 +1,314 @@
+"""Who takes a host's or a member's events: a live view, plain lines, or JSON lines."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, TypeVar
+
+from rich.console import Console
+
+from p2prl.cli import output, shapes, view
+from p2prl.cli.screen import Screen, log_text
+from p2prl.core.messages import StatusReply
+from p2prl.nodes.report import HostStarted, HostStopped, Joined, Left, MemberStatus
+
+_PLAIN_INTERVAL_S = 5.0
+_MOST_HISTORY = 2000
+Clock = Callable[[], float]
+_R = TypeVar("_R", bound="Reporter")
+
+
+class Reporter:
+    """What all have in common: debug lines only on request, and a context that gives the terminal back."""
+
+    def __init__(self, verbose: bool = False) -> None:
+        self._verbose = verbose
+
+    def __enter__(self: _R) -> _R:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the terminal back; may come twice."""
+
+    def log(self, level: str, source: str, text: str) -> None:
+        """A line for people, on stderr."""
+        if level != "debug" or self._verbose:
+            output.write_line(log_text(level, source, text).plain, sys.stderr)
+
+
+# --- JSON lines --------------------------------------------------------------------------------------
+
+
+class _JsonLines(Reporter):
+    """Writes objects; a reader that goes away ends the command, as it does in any pipe."""
+
+    def __init__(self, verbose: bool = False) -> None:
+        super().__init__(verbose)
+        self._lost = 0
+
+    def _write(self, value: dict[str, Any], last: bool = False) -> None:
+        if not self._lost:
+            try:
+                output.write_json(value)
+                return
+            except BrokenPipeError:
+                output.silence_stdout()
+        self._lost += 1
+        if self._lost == 2 and not last:
+            # Not the first: after Ctrl-C on a pipeline the reader is gone before our own stop is under way,
+            # and a second signal would mean "now".
+            signal.raise_signal(signal.SIGINT)
+
+
+class JsonHost(_JsonLines):
+    """`p2prl host --json`: `started` is the first line, whatever is heard before it."""
+
+    def __init__(self, verbose: bool = False) -> None:
+        super().__init__(verbose)
+        self._started = False
+
+    def started(self, info: HostStarted) -> None:
+        """HostReporter.started."""
+        self._started = True
+        self._write(shapes.host_started(info))
+
+    def status(self, status: StatusReply) -> None:
+        """HostReporter.status."""
+        if self._started:
+            self._write(shapes.host_progress(status), last=bool(status.stopping))
+
+    def stopped(self, info: HostStopped) -> None:
+        """HostReporter.stopped."""
+        self._write(shapes.host_stopped(info), last=True)
+
+
+class JsonMember(_JsonLines):
+    """`p2prl join --json`."""
+
+    def joined(self, info: Joined) -> None:
+        """MemberReporter.joined."""
+        self._write(shapes.member_joined(info))
+
+    def status(self, status: MemberStatus) -> None:
+        """MemberReporter.status."""
+        self._write(shapes.member_progress(status))
+
+    def left(self, info: Left) -> None:
+        """MemberReporter.left."""
+        self._write(shapes.member_left(info), last=True)
+
+
+# --- plain lines -------------------------------------------------------------------------------------
+
+
+class _Plain(Reporter):
+    def __init__(self, verbose: bool = False, now: Clock = time.monotonic) -> None:
+        super().__init__(verbose)
+        self._now = now
+        self._told = now() - _PLAIN_INTERVAL_S
+
+    def _due(self) -> bool:
+        """True about every five seconds."""
+        due = self._now() - self._told >= _PLAIN_INTERVAL_S
+        if due:
+            self._told = self._now()
+        return due
+
+
+class PlainHost(_Plain):
+    """`p2prl host` where stdout is no terminal."""
+
+    def __init__(self, verbose: bool = False, now: Clock = time.monotonic) -> None:
+        super().__init__(verbose, now)
+        self._info: HostStarted | None = None
+        self._warnings: set[str] = set()
+
+    def started(self, info: HostStarted) -> None:
+        """HostReporter.started."""
+        self._info = info
+        for line in (*started_lines(info), f"join with  {view.join_hint(info)}"):
+            output.write_line(line)
+
+    def status(self, status: StatusReply) -> None:
+        """HostReporter.status; a warning is told when it is new."""
+        for warning in status.warnings:
+            if warning not in self._warnings:
+                self.log("warning", "host", warning)
+        self._warnings = set(status.warnings)
+        if self._due():
+            output.write_line(view.run_line(status))
+
+    def stopped(self, info: HostStopped) -> None:
+        """HostReporter.stopped."""
+        if info.last is not None:
+            output.write_line(view.run_line(info.last))
+        for line in stopped_lines(info, self._info):
+            output.write_line(line)
+
+
+class PlainMember(_Plain):
+    """`p2prl join` where stdout is no terminal."""
+
+    def __init__(self, verbose: bool = False, now: Clock = time.monotonic) -> None:
+        super().__init__(verbose, now)
+        self._state = ("", "")
+
+    def joined(self, info: Joined) -> None:
+        """MemberReporter.joined."""
+        output.write_line(joined_line(info))
+
+    def status(self, status: MemberStatus) -> None:
+        """MemberReporter.status; a change of state is told at once."""
+        state = (status.state, status.reason)
+        if self._due() or state != self._state:
+            output.write_line(view.member_line(status))
+        self._state = state
+
+    def left(self, info: Left) -> None:
+        """MemberReporter.left."""
+        output.write_line(left_line(info))
+
+
+# --- live views --------------------------------------------------------------------------------------
+
+
+class _Live(Reporter):
+    def __init__(self, console: Console, verbose: bool = False, now: Clock = time.monotonic) -> None:
+        super().__init__(verbose)
+        self._screen = Screen(console, now)
+
+    def close(self) -> None:
+        """Leaves the last view where it is."""
+        self._screen.close()
+
+    def log(self, level: str, source: str, text: str) -> None:
+        """A line above the view."""
+        if level != "debug" or self._verbose:
+            self._screen.log(level, source, text)
+
+    def _say(self, *lines: str) -> None:
+        for line in lines:
+            self._screen.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+class LiveHost(_Live):
+    """`p2prl host` on a terminal."""
+
+    def __init__(self, console: Console, verbose: bool = False, now: Clock = time.monotonic) -> None:
+        super().__init__(console, verbose, now)
+        self._info: HostStarted | None = None
+        self._history: list[float] = []
+
+    def started(self, info: HostStarted) -> None:
+        """HostReporter.started."""
+        self._info = info
+        self._say(*started_lines(info))
+
+    def status(self, status: StatusReply) -> None:
+        """HostReporter.status."""
+        self._show(status)
+
+    def stopped(self, info: HostStopped) -> None:
+        """HostReporter.stopped: the last figures stay on the terminal, and what to do next below them."""
+        if info.last is not None:
+            self._show(info.last)
+        self._screen.close()
+        self._say(*stopped_lines(info, self._info))
+
+    def _show(self, status: StatusReply) -> None:
+        if status.return_mean is not None:
+            self._history.append(status.return_mean)
+        if len(self._history) > _MOST_HISTORY:
+            self._history = self._history[1::2]
+        hint = view.join_hint(self._info) if self._info else ""
+        self._screen.show(lambda width, height: view.run_view(status, hint, width, height, self._history))
+
+
+class LiveMember(_Live):
+    """`p2prl join` on a terminal."""
+
+    def __init__(self, console: Console, verbose: bool = False, now: Clock = time.monotonic) -> None:
+        super().__init__(console, verbose, now)
+        self._joined: Joined | None = None
+
+    def joined(self, info: Joined) -> None:
+        """MemberReporter.joined."""
+        self._joined = info
+        self.log("info", "member", joined_line(info))
+
+    def status(self, status: MemberStatus) -> None:
+        """MemberReporter.status."""
+        self._screen.show(lambda width, height: view.member_view(status, self._joined, width))
+
+    def left(self, info: Left) -> None:
+        """MemberReporter.left."""
+        self._screen.close()
+        self._say(left_line(info))
+
+
+# --- lines that plain and live share -----------------------------------------------------------------
+
+
+def started_lines(info: HostStarted) -> list[str]:
+    """What runs where; a path has a line of its own, so that it can be copied from a narrow terminal."""
+    word = "resumed" if info.resumed else "started"
+    what = f"{word} {output.safe(info.run_name)} as {output.safe(info.name)}"
+    return [f"{what} on {info.address}, ports from {info.base_port}", f"results in {info.results}"]
+
+
+def stopped_lines(info: HostStopped, started: HostStarted | None) -> list[str]:
+    """Why it ended, and what to do next."""
+    lines = [f"stopped: {info.reason}" + (f" ({output.safe(info.text)})" if info.text else "")]
+    if started is not None:
+        folder = shlex.quote(str(started.results))
+        lines += [f"its score:  p2prl eval {folder}", f"to go on:   p2prl host --resume --results {folder}"]
+    return lines
+
+
+def joined_line(info: Joined) -> str:
+    """Whose run this is."""
+    run = f"{output.safe(info.env)} with {output.safe(info.agent)}"
+    players = f"{info.players} player{'' if info.players == 1 else 's'}"
+    where = f"{output.safe(info.host_name)} at {output.safe(info.address)}:{info.base_port}"
+    return f"joined {where}: {run}, {players}"
+
+
+def left_line(info: Left) -> str:
+    """Why it ended, and what was given."""
+    why = f"{info.reason}" + (f" ({output.safe(info.text)})" if info.text else "")
+    books = info.books
+    return f"left: {why}; {output.count(books.stored)} of {output.count(books.produced)} bundles stored"
+
+
+def for_host(json: bool, verbose: bool) -> JsonHost | PlainHost | LiveHost:
+    """The reporter that fits stdout."""
+    if json:
+        return JsonHost(verbose)
+    console = terminal()
+    return PlainHost(verbose) if console is None else LiveHost(console, verbose)
+
+
+def for_member(json: bool, verbose: bool) -> JsonMember | PlainMember | LiveMember:
+    """The reporter that fits stdout."""
+    if json:
+        return JsonMember(verbose)
+    console = terminal()
+    return PlainMember(verbose) if console is None else LiveMember(console, verbose)
+
+
+def terminal() -> Console | None:
+    """A console on stdout if a person with a capable terminal sits there. It respects NO_COLOR."""
+    if not sys.stdout.isatty():
+        return None
+    console = Console(highlight=False)
+    return console if console.is_terminal and not console.is_dumb_terminal else None

@@ -1,0 +1,91 @@
+"""A part of the terminal that is redrawn in place, with log lines printed above it.
+
+Nothing runs beside the caller: it draws when something is told and half a second has passed, so that a flood
+of log lines costs two redraws a second, and no thread is left behind.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import datetime
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.live import Live
+from rich.text import Text
+
+from p2prl.cli.output import safe
+
+#: (width, height) -> what to draw; asked anew for each drawing, so that a resized terminal is filled rightly.
+Build = Callable[[int, int], RenderableType]
+
+_LEVEL_STYLES = {"debug": "dim", "info": "", "warning": "yellow", "error": "bold red"}
+_INTERVAL_S = 0.5
+#: Columns that stay free: a terminal echoes Ctrl-C as `^C` after the last line, and must not wrap, or the view is torn.
+_ECHO = 3
+
+
+def log_text(level: str, source: str, text: str) -> Text:
+    """A log line as a person sees it."""
+    line = Text(f"{datetime.now():%H:%M:%S} ", "dim")
+    line.append(f"{safe(source, 20)}: ", "cyan")
+    return line.append(safe(text), _LEVEL_STYLES.get(level, ""))
+
+
+class Screen:
+    """Owns the terminal until it is closed.
+
+    Args:
+        console: where to draw.
+        now: a clock in seconds; only differences matter.
+    """
+
+    def __init__(self, console: Console, now: Callable[[], float] = time.monotonic) -> None:
+        self.console = console
+        self._now = now
+        self._live: Live | None = None
+        self._build: Build | None = None
+        self._lines: list[Text] = []
+        self._drawn = -_INTERVAL_S + now()
+
+    def log(self, level: str, source: str, text: str) -> None:
+        """Print a line above the view: at once if it is an error or there is no view, else when drawn."""
+        self._lines.append(log_text(level, source, text))
+        if level == "error" or self._live is None:
+            self.draw()
+        else:
+            self._draw_if_due()
+
+    def show(self, build: Build) -> None:
+        """Make `build` the view."""
+        self._build = build
+        self._draw_if_due()
+
+    def draw(self) -> None:
+        """Print the waiting lines and redraw the view."""
+        self._drawn = self._now()
+        lines, self._lines = self._lines, []
+        if self._build is not None and self._live is None:
+            self._live = Live(self, console=self.console, auto_refresh=False, vertical_overflow="crop")
+            self._live.start()
+        if lines:
+            self.console.print(Group(*lines))  # rich draws the view again below them
+        elif self._live is not None:
+            self._live.refresh()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The newest view, whenever rich draws."""
+        if self._build is not None:
+            yield self._build(options.max_width - _ECHO, max(8, console.size.height - 1))
+
+    def close(self) -> None:
+        """Leave the last view on the terminal and give the terminal back."""
+        self.draw()
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+        self._build = None
+
+    def _draw_if_due(self) -> None:
+        if self._now() - self._drawn >= _INTERVAL_S:
+            self.draw()

@@ -1,0 +1,63 @@
+"""`p2prl status`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from p2prl.cli.context import Json, Target, Verbose
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from p2prl.core.messages import StatusReply
+
+
+def status(
+    target: Target = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Go on, about once a second, until Ctrl-C.")] = False,
+    wait: Annotated[
+        float,
+        typer.Option("--wait", metavar="SECONDS", min=0.1, help="Give up (exit 3) when no host answers."),
+    ] = 5.0,
+    json: Json = False,
+    verbose_: Verbose = False,
+) -> int:
+    """Show how a run is doing: its totals, every node, every shard."""
+    from p2prl.nodes.client import fetch_status, watch_status
+
+    replies = watch_status(target, wait) if watch else [fetch_status(target, wait)]
+    show = _print_json if json else _print_views
+    try:
+        show(replies)
+    except KeyboardInterrupt:
+        if not watch:
+            raise
+    return 0
+
+
+def _print_json(replies: Iterable[StatusReply]) -> None:
+    from p2prl.cli.output import write_json
+    from p2prl.cli.shapes import run_status
+
+    for reply in replies:
+        write_json(run_status(reply))
+
+
+def _print_views(replies: Iterable[StatusReply]) -> None:
+    from rich.console import Console
+
+    from p2prl.cli.reporters import LiveHost, terminal
+    from p2prl.cli.view import run_view
+
+    console = None if isinstance(replies, list) else terminal()
+    if console is not None:
+        view = LiveHost(console)
+        with view:
+            for reply in replies:
+                view.status(reply)
+        return
+    plain = Console(highlight=False)
+    for reply in replies:
+        plain.print(run_view(reply, width=plain.width))

@@ -1,0 +1,305 @@
+"""What a person sees of a run or of a member: pure functions from a status to lines that fit the terminal.
+
+All text that came from another machine goes through `safe` and into `Text`, never through rich's markup.
+"""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+from collections.abc import Sequence
+from itertools import pairwise
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from p2prl.cli.output import count, decimal, duration, safe, size
+from p2prl.core.messages import Books, NodeStatus, ShardStatus, StatusReply
+from p2prl.nodes.options import DEFAULT_BASE_PORT
+from p2prl.nodes.report import HostStarted, Joined, MemberStatus
+
+_STATE_STYLES = {
+    "working": "green",
+    "training": "green",
+    "starting": "yellow",
+    "paused": "yellow",
+    "waiting": "yellow",
+    "searching": "yellow",
+    "connecting": "yellow",
+    "away": "red",
+    "stalled": "red",
+    "failed": "red",
+    "gone": "dim",
+}
+_LABEL_WIDTH = 9
+_BARS = "▁▂▃▄▅▆▇█"
+_MOST_WARNINGS = 3
+#: From this width on, a node's address, system, steps and return have room.
+_WIDE = 110
+
+
+def join_hint(info: HostStarted) -> str:
+    """How others join this host: by its name, or by its address where multicast is blocked."""
+    port = "" if info.base_port == DEFAULT_BASE_PORT else f":{info.base_port}"
+    address = f"[{info.address}]" if port and ":" in info.address else info.address
+    return f"p2prl join {shlex.quote(safe(info.name))}   or   p2prl join {address}{port}"
+
+
+def run_view(
+    status: StatusReply,
+    hint: str = "",
+    width: int = 80,
+    height: int | None = None,
+    history: Sequence[float] = (),
+) -> RenderableType:
+    """A run, in at most `height` lines of `width` columns; with no height, all of its nodes.
+
+    Args:
+        hint: how to join, shown under the title.
+        history: the mean return so far, drawn as bars.
+    """
+    warnings = _warnings(status, width)
+    head = [_title(status), *([_figure("join with", f" {hint}")] if hint else []), Text()]
+    figures = _figures(status, width, history)
+    used = len(head) + len(figures) + len(warnings) + 3
+    rows = None if height is None else max(2, height - used)
+    return Group(*head, *figures, Text(), _nodes(status.nodes, width, rows), *warnings)
+
+
+def member_view(status: MemberStatus, joined: Joined | None, width: int = 80) -> RenderableType:
+    """A member of somebody's run."""
+    lines = [_member_title(status, joined), Text()]
+    lines.append(_figure("state", _state(status.state), safe(status.reason)))
+    lines.append(
+        _figure(
+            "steps",
+            count(status.steps),
+            f"{count(status.steps_per_s)}/s",
+            f"episodes {count(status.episodes)}",
+        )
+    )
+    lines.append(_figure("weights", _versions(status)))
+    lines.append(_figure("bundles", _books(status.books)))
+    lines.append(_figure("players", _players(status)))
+    return Group(*(_fitted(line, width) for line in lines))
+
+
+def run_line(status: StatusReply) -> str:
+    """A run in one plain line, for where there is no terminal."""
+    parts = [
+        f"return {decimal(status.return_mean)} (of {status.return_episodes})",
+        f"steps {count(status.steps)} ({count(status.steps_per_s)}/s)",
+        f"updates {count(status.updates)}",
+        f"weights v{status.weights_version}, lag {decimal(status.lag_mean)}",
+        f"bundles {_books(status.bundles).plain}",
+        f"nodes {_node_count(status.nodes)}",
+        f"trainer {safe(status.trainer_state)}"
+        + (f": {safe(status.trainer_reason)}" if status.trainer_reason else ""),
+    ]
+    return "  ".join(parts)
+
+
+def member_line(status: MemberStatus) -> str:
+    """A member in one plain line."""
+    parts = [
+        safe(status.state) + (f" ({safe(status.reason)})" if status.reason else ""),
+        f"host {safe(status.host_name) or '-'}",
+        f"steps {count(status.steps)} ({count(status.steps_per_s)}/s)",
+        f"weights {_versions(status)}",
+        f"bundles {_books(status.books).plain}",
+    ]
+    return "  ".join(parts)
+
+
+def bars(values: Sequence[float], width: int) -> str:
+    """The values as bars of eight heights, averaged down to `width` columns.
+
+    >>> bars([0, 1, 2, 3], 4)
+    '▁▃▆█'
+    """
+    if len(values) < 2 or width < 2:
+        return ""
+    columns = min(width, len(values))
+    edges = [index * len(values) // columns for index in range(columns + 1)]
+    means = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
+    low, span = min(means), max(means) - min(means)
+    return "".join(_BARS[round((mean - low) / span * (len(_BARS) - 1)) if span else 0] for mean in means)
+
+
+def _warnings(status: StatusReply, width: int) -> list[Text]:
+    """What somebody should look at: the run's own warnings, then nodes that stand still; two lines each."""
+    stalled = [
+        f"{safe(node.name, 24)}: {safe(node.reason)}" for node in status.nodes if node.state == "stalled"
+    ]
+    lines: list[Text] = []
+    for text in [*status.warnings, *stalled][:_MOST_WARNINGS]:
+        wrapped = textwrap.wrap(safe(text), max(20, width - 2), max_lines=2, placeholder=" …")
+        lines += [Text(("  " if index else "! ") + line, "yellow") for index, line in enumerate(wrapped)]
+    return lines
+
+
+# --- lines of a run -------------------------------------------------------------------------------
+
+
+def _title(status: StatusReply) -> Text:
+    title = Text(no_wrap=True, overflow="ellipsis")
+    title.append(safe(status.run_name), "bold cyan")
+    title.append(f"   {safe(status.env)} · {safe(status.agent)} · on {safe(status.host_name)}")
+    title.append(f" · {duration(status.uptime_s)}")
+    if status.term > 1:
+        title.append(f" · term {status.term}")
+    if status.stopping:
+        title.append(f" · stopping: {safe(status.stopping)}", "yellow")
+    return title
+
+
+def _figures(status: StatusReply, width: int, history: Sequence[float]) -> list[Text]:
+    every = "" if status.return_mean_all is None else f"all slots {decimal(status.return_mean_all)}"
+    over = f"over {status.return_episodes} episodes" if status.return_episodes else "no episode ended yet"
+    score = _figure("return", Text(decimal(status.return_mean), "bold"), over, every)
+    score.append("   " + bars(history, min(40, width - score.cell_len - 4)), "cyan")
+    episodes = f"episodes {count(status.episodes)}"
+    weights = f"weights v{count(status.weights_version)}" if status.weights_version >= 0 else "no weights yet"
+    device = f"on {safe(status.device)}" if status.device else ""
+    lines = [
+        score,
+        _figure("steps", count(status.steps), f"{count(status.steps_per_s)}/s", episodes),
+        _figure("updates", count(status.updates), weights, f"lag {decimal(status.lag_mean)}"),
+        _figure("bundles", _books(status.bundles, width - _LABEL_WIDTH)),
+        _figure("shards", _shards(status.shards)),
+        _figure("trainer", _state(status.trainer_state), device, safe(status.trainer_reason)),
+    ]
+    return [_fitted(line, width) for line in lines]
+
+
+def _books(books: Books, width: int = 0) -> Text:
+    """Stored and pending always; what went wrong only when it did, and with its reasons if `width` allows."""
+    text = _books_text(books, reasons=True)
+    return text if not width or text.cell_len <= width else _books_text(books, reasons=False)
+
+
+def _books_text(books: Books, reasons: bool) -> Text:
+    text = Text(f"{count(books.stored)} stored, {count(books.pending)} pending")
+    for name, why, style in (
+        ("refused", books.refused_reasons, "red"),
+        ("stale", {}, ""),
+        ("dropped", books.dropped_reasons, "yellow"),
+        ("duplicate", {}, ""),
+    ):
+        number: int = getattr(books, name)
+        if number:
+            told = ", ".join(f"{safe(reason)} {count(times)}" for reason, times in why.items() if reasons)
+            text.append(", ").append(f"{count(number)} {name}" + (f" ({told})" if told else ""), style)
+    return text
+
+
+def _shards(shards: Sequence[ShardStatus]) -> Text:
+    if not shards:
+        return Text("none yet", "yellow")
+    text = Text(f"{len(shards)}   {count(sum(shard.ticks for shard in shards))} ticks")
+    text.append(f"   {size(sum(shard.size_bytes for shard in shards))}")
+    for shard in shards:
+        restarts = f", restarted {shard.starts - 1}x" if shard.starts > 1 else ""
+        if restarts or shard.state != "working":
+            text.append(f"   #{shard.index} ").append(_state(shard.state)).append(restarts, "yellow")
+    return text
+
+
+def _nodes(nodes: Sequence[NodeStatus], width: int, rows: int | None) -> RenderableType:
+    if not nodes:
+        return Text("no node has joined yet", "yellow")
+    ordered = sorted(
+        nodes, key=lambda node: (node.state == "gone", not node.own, -node.steps_per_s, node.name)
+    )
+    shown = ordered if rows is None or len(ordered) <= rows else ordered[: rows - 1]
+    wide = width >= _WIDE
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", width=width)
+    table.add_column(f"node ({_node_count(nodes)})", no_wrap=True, overflow="ellipsis", max_width=24)
+    for name in ("address", "system") if wide else ():
+        table.add_column(name, no_wrap=True, overflow="ellipsis", max_width=16)
+    table.add_column("state", no_wrap=True)
+    for name in ("players", *(("steps", "return") if wide else ()), "steps/s", "lag"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True, overflow="ellipsis", ratio=1)
+    for node in shown:
+        table.add_row(*_node_cells(node, wide))
+    if len(shown) == len(ordered):
+        return table
+    return Group(table, Text(f"… and {len(ordered) - len(shown)} more: p2prl status", "dim"))
+
+
+def _node_cells(node: NodeStatus, wide: bool) -> list[Text]:
+    name = Text(safe(node.name, 40))
+    if node.own:
+        name.append(" (own)", "dim")
+    where = [Text(safe(node.address, 40)), Text(safe(node.system, 40))] if wide else []
+    score = [count(node.steps), decimal(node.return_mean)] if wide else []
+    numbers = [str(node.players), *score, count(node.steps_per_s), str(node.lag)]
+    dim = "dim" if node.state == "gone" else ""
+    cells = [Text(number, dim) for number in numbers]
+    return [name, *where, _state(node.state), *cells, Text(_node_trouble(node), "yellow")]
+
+
+def _node_trouble(node: NodeStatus) -> str:
+    """Why it does not work, the last fault it told, or what it sent that was refused; in this order."""
+    if node.reason or node.faults:
+        return safe(node.reason or node.faults[-1])
+    return f"{count(node.bundles.refused)} bundles refused" if node.bundles.refused else ""
+
+
+def _node_count(nodes: Sequence[NodeStatus]) -> str:
+    here = sum(node.state != "gone" for node in nodes)
+    return count(here) if here == len(nodes) else f"{count(here)} of {count(len(nodes))}"
+
+
+# --- lines of a member ----------------------------------------------------------------------------
+
+
+def _member_title(status: MemberStatus, joined: Joined | None) -> Text:
+    if joined is None:
+        return Text(f"p2prl member   {safe(status.host_name) or 'no host yet'}", "bold cyan")
+    title = Text("playing for ", no_wrap=True, overflow="ellipsis")
+    title.append(safe(joined.host_name), "bold cyan")
+    title.append(f"   {safe(joined.env)} · {safe(joined.agent)} · {safe(joined.address)}:{joined.base_port}")
+    return title
+
+
+def _versions(status: MemberStatus) -> str:
+    if status.weights_version < 0:
+        return "none yet"
+    behind = max(0, status.current_version - status.weights_version)
+    return f"v{count(status.weights_version)}" + (f", {count(behind)} behind" if behind else ", current")
+
+
+def _players(status: MemberStatus) -> Text:
+    text = Text(str(len(status.players)))
+    for state in dict.fromkeys(player.state for player in status.players):
+        number = sum(player.state == state for player in status.players)
+        text.append(f"   {number} ").append(_state(state))
+    trouble = next((player for player in status.players if player.reason), None)
+    if trouble is not None:
+        text.append(f"   #{trouble.rank}: {safe(trouble.reason)}", "yellow")
+    return text
+
+
+# --- pieces ---------------------------------------------------------------------------------------
+
+
+def _figure(label: str, value: Text | str, *more: str) -> Text:
+    text = Text(label.ljust(_LABEL_WIDTH), "dim", no_wrap=True, overflow="ellipsis", end="")
+    line = Text("", no_wrap=True, overflow="ellipsis").append(text)
+    line.append(value if isinstance(value, Text) else Text(value, "bold"))
+    for part in more:
+        if part:
+            line.append(f"   {part}")
+    return line
+
+
+def _state(state: str) -> Text:
+    return Text(safe(state, 20), _STATE_STYLES.get(state, ""))
+
+
+def _fitted(line: Text, width: int) -> Text:
+    line.truncate(width, overflow="ellipsis")
+    return line

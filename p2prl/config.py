@@ -1,0 +1,109 @@
+"""An experiment: everything a run is made from. TOML in, TOML out. A leaf: it imports nothing of p2prl."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+#: Bounds are data, so that a value from a flag, from `--set` or a file is judged in one place.
+Count = Annotated[int, msgspec.Meta(ge=1)]
+NotNegative = Annotated[int, msgspec.Meta(ge=0)]
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+NotNegativeFloat = Annotated[float, msgspec.Meta(ge=0)]
+#: What numpy, torch and Gymnasium all take.
+Seed = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
+#: Ports base+10 to base+11+2*32 lie below the web page's, base+80.
+MAX_SHARDS = 32
+Shards = Annotated[int, msgspec.Meta(ge=1, le=MAX_SHARDS)]
+
+
+class EnvConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[env]`: which environment."""
+
+    id: str = "CartPole-v1"
+    """A Gymnasium id, `module:Id`, or the name of an installed `p2prl.envs` entry point."""
+    args: dict[str, Any] = {}
+    """Keyword arguments of the environment."""
+
+
+class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[agent]`: which algorithm, with its settings beside its name."""
+
+    name: str = "dqn"
+    """The name of an installed `p2prl.agents` entry point, or `path/to/file.py:Class`."""
+    settings: dict[str, Any] = {}
+    """The algorithm's own settings; docs/write-an-agent.md and `p2prl experiments` name them."""
+
+
+class ReplayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[replay]`: overrides of what the agent asks for; null keeps the agent's value."""
+
+    kind: Literal["queue", "uniform"] | None = None
+    """`queue`: each session once, about in order. `uniform`: at random, again and again."""
+    ticks: Count | None = None
+    """T, the length of every session."""
+    batch: Count | None = None
+    """Samples per update."""
+    capacity_bytes: Count | None = None
+    """What all shards together may hold, decoded, in bytes."""
+    min_ticks: NotNegative | None = None
+    """Ticks stored before the first update."""
+    samples_per_insert: NotNegativeFloat | None = None
+    """How often a tick is sampled on average; 0 for no limit."""
+    max_lag: NotNegative | None = None
+    """Sessions older than this many weights versions are stale; 0 for no limit."""
+
+
+class PlayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[play]`: how players play."""
+
+    envs: Count = 16
+    """B, the environment slots of one player."""
+    when_full: Literal["wait", "drop_oldest"] = "wait"
+    """What a player does when its window is full: wait, or drop its oldest unsent bundle (counted)."""
+    window_bytes: Count = 16_000_000
+    """Bytes that one member may hold that no shard has acknowledged yet."""
+    window_bundles: Count = 64
+    """Bundles that one member may hold that no shard has acknowledged yet."""
+
+
+class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[train]`: how the trainer trains."""
+
+    publish_interval_s: NotNegativeFloat = 0.1
+    """Least seconds between two broadcasts of the weights."""
+    checkpoint_interval_s: Positive = 30.0
+    """Seconds between two checkpoints."""
+    keep_checkpoints: Count = 3
+    """How many of the last checkpoints stay, beside the best."""
+    device: Literal["auto", "cpu", "cuda", "mps", "gpu"] = "auto"
+    """`auto` takes a GPU if there is one; `gpu` is `cuda` or `mps`, and an error where there is neither."""
+
+
+class StopConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[stop]`: when the run ends by itself; 0 or null for never."""
+
+    steps: NotNegative | None = None
+    """Environment steps stored."""
+    mean_return: float | None = None
+    """Mean return of the last 100 episodes of the least exploring slots."""
+    time_s: NotNegativeFloat | None = None
+    """Seconds since this start."""
+
+
+class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Environment + agent + settings; a preset has a name."""
+
+    name: str = "cartpole"
+    """The experiment's name; the run's folder begins with it."""
+    seed: Seed = 1
+    """Seeds everything: the networks, the players, the samplers."""
+    shards: Shards = 2
+    """Shard processes on the host."""
+    env: EnvConfig = EnvConfig()
+    agent: AgentConfig = AgentConfig()
+    replay: ReplayConfig = ReplayConfig()
+    play: PlayConfig = PlayConfig()
+    train: TrainConfig = TrainConfig()
+    stop: StopConfig = StopConfig()

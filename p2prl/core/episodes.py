@@ -1,0 +1,54 @@
+"""Returns of finished episodes, over the last hundred."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+WINDOW = 100
+
+
+class EpisodeStats:
+    """Means over the last 100 episodes: of the least exploring slots (ladder level 0), and of all slots."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._best: deque[float] = deque(maxlen=WINDOW)
+        self._all: deque[float] = deque(maxlen=WINDOW)
+
+    def ended(self, episodes: Iterable[tuple[float, int, float]]) -> None:
+        """Episodes ended: (return, length in steps, ladder level)."""
+        for value, _, level in episodes:
+            self.count += 1
+            self._all.append(value)
+            if level == 0.0:
+                self._best.append(value)
+
+    @property
+    def mean(self) -> float | None:
+        """Mean return of the last 100 episodes of the least exploring slots; None before the first."""
+        return _mean(self._best)
+
+    @property
+    def mean_count(self) -> int:
+        """How many episodes `mean` is over."""
+        return len(self._best)
+
+    @property
+    def mean_all(self) -> float | None:
+        """Mean return of the last 100 episodes of all slots; None before the first."""
+        return _mean(self._all)
+
+    def save(self) -> dict[str, list[float]]:
+        """For the broker's state file."""
+        return {"count": [float(self.count)], "best": list(self._best), "all": list(self._all)}
+
+    def load(self, state: dict[str, list[float]]) -> None:
+        """Take back what `save` gave."""
+        self.count = int(state.get("count", [0.0])[0])
+        self._best.extend(state.get("best", []))
+        self._all.extend(state.get("all", []))
+
+
+def _mean(values: deque[float]) -> float | None:
+    return sum(values) / len(values) if values else None

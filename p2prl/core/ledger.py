@@ -1,0 +1,89 @@
+"""A node's books across its own restarts, and the run's totals. The broker keeps one ledger per node key.
+
+A member counts from zero after each start (a new boot id). When a new boot shows up, the old one's books are closed:
+what it still had pending and never delivered died with it, and is counted as dropped(`member died`).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from p2prl.core.messages import Books
+from p2prl.core.outbox import merged
+
+DIED = "member died"
+LEFT = "member left"
+
+
+class Ledger(msgspec.Struct):
+    """One node's totals.
+
+    Attributes:
+        closed: the sum over boots that ended.
+        boot_id: the boot that runs now, or ran last.
+        current: its books, as last reported.
+        receipts: bundles of this boot whose `stored` verdict passed through the broker.
+        closed_steps, closed_episodes, steps, episodes: the same for what was played.
+    """
+
+    closed: Books = Books()
+    boot_id: str = ""
+    current: Books = Books()
+    receipts: int = 0
+    closed_steps: int = 0
+    closed_episodes: int = 0
+    steps: int = 0
+    episodes: int = 0
+
+    def booted(self, boot_id: str) -> None:
+        """A Hello with this boot id arrived."""
+        if boot_id == self.boot_id:
+            return
+        self.close()
+        self.boot_id = boot_id
+
+    def reported(self, boot_id: str, books: Books, steps: int, episodes: int) -> None:
+        """A heartbeat or a goodbye. Books of an older boot, or books that do not balance, are not believed."""
+        if boot_id == self.boot_id and books.balanced():
+            self.current, self.steps, self.episodes = books, steps, episodes
+
+    def stored(self, boot_id: str, count: int) -> None:
+        """`count` first verdicts `stored` passed by for this boot."""
+        if boot_id == self.boot_id:
+            self.receipts += count
+
+    def total(self) -> Books:
+        """All boots together."""
+        return merged((self.closed, self.current))
+
+    @property
+    def total_steps(self) -> int:
+        """Environment steps of all boots."""
+        return self.closed_steps + self.steps
+
+    @property
+    def total_episodes(self) -> int:
+        """Episodes of all boots."""
+        return self.closed_episodes + self.episodes
+
+    def close(self, reason: str = DIED) -> None:
+        """End the current boot: nothing of it is pending any more; what was is dropped(`reason`)."""
+        last = self.current
+        stored = max(last.stored, self.receipts)
+        settled = stored + last.refused + last.stale + last.dropped
+        lost = max(0, last.produced - settled)
+        dropped = dict(last.dropped_reasons)
+        if lost:
+            dropped[reason] = dropped.get(reason, 0) + lost
+        final = msgspec.structs.replace(
+            last,
+            produced=settled + lost,
+            stored=stored,
+            pending=0,
+            dropped=last.dropped + lost,
+            dropped_reasons=dropped,
+        )
+        self.closed = merged((self.closed, final))
+        self.closed_steps += self.steps
+        self.closed_episodes += self.episodes
+        self.current, self.receipts, self.steps, self.episodes, self.boot_id = Books(), 0, 0, 0, ""

@@ -1,0 +1,125 @@
+"""How fast sampling and inserting may go against each other.
+
+`RateLimiter` is reverb's SampleToInsertRatio (github.com/google-deepmind/reverb, rate_limiters.py): with
+D = inserted x samples_per_insert - sampled, which starts at O = min_size x samples_per_insert when the buffer
+becomes large enough, D stays within O +- tolerance. Two things differ. Inserting is not blocked call by call:
+members are told how far the inserted ticks may go, and any positive room admits one whole bundle, so a bundle
+may overshoot. And the tolerance is never smaller than what lets a whole batch pass, so the two sides cannot
+wait for each other (acme#207).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+
+class Limiter(Protocol):
+    """What the trainer asks before it samples, and tells the broker for the members."""
+
+    def can_sample(self, count: int) -> bool:
+        """True if `count` more may be sampled now."""
+
+    def insert_ceiling(self) -> int | None:
+        """How far the inserted ticks may go in all; None for no limit."""
+
+    def sampled(self, count: int) -> None:
+        """`count` more were sampled."""
+
+    def inserted(self, total: int) -> None:
+        """`total` ticks were inserted since the run began."""
+
+
+class RateLimiter:
+    """The limiter of a buffer that is sampled at random.
+
+    Args:
+        samples_per_insert: how many times a tick is sampled on average; 0 for no limit.
+        min_size: ticks inserted before the first sample.
+        tolerance: how many samples the ratio may be off either way; raised to batch + samples_per_insert.
+        batch: the largest `count` that will be sampled at once.
+        sampled_total: samples so far, when a run is resumed.
+    """
+
+    def __init__(
+        self,
+        samples_per_insert: float,
+        min_size: int,
+        tolerance: float = 0.0,
+        batch: int = 1,
+        sampled_total: int = 0,
+    ) -> None:
+        self._ratio = samples_per_insert
+        self._min_size = max(1, min_size)
+        # Both sides blocked needs O + T - ratio < D < O - T + batch: no such D once 2 T >= ratio + batch.
+        # Twice that, so that rounding cannot make one.
+        self._tolerance = max(tolerance, batch + samples_per_insert)
+        self._offset = samples_per_insert * self._min_size
+        #: Samples and ticks so far, since the run began.
+        self.sampled_total = sampled_total
+        self.inserted_total = 0
+
+    def can_sample(self, count: int) -> bool:
+        """True if the buffer is large enough and `count` more samples keep D at or above O - tolerance."""
+        if self.inserted_total < self._min_size:
+            return False
+        if self._ratio <= 0:
+            return True
+        ahead = self.inserted_total * self._ratio - self.sampled_total
+        return ahead - count >= self._offset - self._tolerance
+
+    def insert_ceiling(self) -> int | None:
+        """The most inserted ticks that keep D at or below O + tolerance, and at least `min_size`."""
+        if self._ratio <= 0:
+            return None
+        allowed = (self.sampled_total + self._offset + self._tolerance) / self._ratio
+        return max(self._min_size, math.floor(allowed))
+
+    def sampled(self, count: int) -> None:
+        """`count` more windows were sampled."""
+        self.sampled_total += count
+
+    def inserted(self, total: int) -> None:
+        """`total` ticks were inserted since the run began. A shard that is lost does not take them back."""
+        self.inserted_total = max(self.inserted_total, total)
+
+
+class QueueLimiter:
+    """The limiter of a queue: what was inserted and not yet consumed stays within a capacity.
+
+    Args:
+        capacity: ticks that may wait in all shards together; raised to `batch`, or no batch could ever be
+            complete.
+        batch: ticks that are consumed at once.
+        consumed_total: ticks consumed so far, when a run is resumed.
+    """
+
+    def __init__(self, capacity: int, batch: int = 1, consumed_total: int = 0) -> None:
+        self._capacity = max(1, capacity, batch)
+        #: Ticks consumed, dropped as stale or lost, and ticks inserted, since the run began.
+        self.consumed_total = consumed_total
+        self.inserted_total = 0
+
+    def can_sample(self, count: int) -> bool:
+        """True if `count` ticks wait."""
+        return self.inserted_total - self.consumed_total >= count
+
+    def insert_ceiling(self) -> int | None:
+        """Consumed + capacity."""
+        return self.consumed_total + self._capacity
+
+    def sampled(self, count: int) -> None:
+        """`count` more ticks were consumed, or dropped as stale."""
+        self.consumed_total += count
+
+    def inserted(self, total: int) -> None:
+        """`total` ticks were inserted since the run began. A shard that is lost does not take them back."""
+        self.inserted_total = max(self.inserted_total, total)
+
+    def waiting(self, total: int) -> None:
+        """`total` ticks wait in the shards, by their own count.
+
+        Call it when nothing is in flight. Ticks that were lost with a shard will never be consumed; without
+        this they would fill the capacity for ever.
+        """
+        self.consumed_total = max(self.consumed_total, self.inserted_total - total)

@@ -1,0 +1,166 @@
+"""Who takes part, and how each of them fares. The transition table is data; docs/protocol.md draws it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from p2prl.core.messages import Seat
+
+State = Literal["starting", "working", "stalled", "paused", "gone"]
+Event = Literal["hello", "progress", "no_progress", "pause", "silent", "goodbye"]
+
+#: (state, event) -> state. A pair that is not here changes nothing.
+TRANSITIONS: dict[tuple[State, Event], State] = {
+    ("starting", "progress"): "working",
+    ("starting", "no_progress"): "stalled",
+    ("starting", "pause"): "paused",
+    ("starting", "silent"): "gone",
+    ("starting", "goodbye"): "gone",
+    ("working", "no_progress"): "stalled",
+    ("working", "pause"): "paused",
+    ("working", "silent"): "gone",
+    ("working", "goodbye"): "gone",
+    ("stalled", "progress"): "working",
+    ("stalled", "pause"): "paused",
+    ("stalled", "silent"): "gone",
+    ("stalled", "goodbye"): "gone",
+    ("paused", "progress"): "working",
+    ("paused", "no_progress"): "stalled",
+    ("paused", "silent"): "gone",
+    ("paused", "goodbye"): "gone",
+    ("gone", "hello"): "starting",
+}
+
+
+@dataclass
+class Member:
+    """One node, as the broker knows it from its own words.
+
+    Attributes:
+        key: its CURVE public key; its identity.
+        seats: the players' ranks and seeds; empty once it is gone.
+        heard: when it last said anything.
+        progressed: when its steps last grew, or its state last changed.
+        reason: why it is not working, for people.
+    """
+
+    key: str
+    name: str
+    boot_id: str
+    players: int
+    heard: float
+    progressed: float
+    state: State = "starting"
+    reason: str = ""
+    steps: int = 0
+    seats: list[Seat] = field(default_factory=list)
+
+    def apply(self, event: Event, now: float, reason: str = "") -> bool:
+        """Move along the table; True if the state changed."""
+        after = TRANSITIONS.get((self.state, event))
+        if after is None or after == self.state:
+            return False
+        self.state, self.reason, self.progressed = after, reason, now
+        return True
+
+
+class Roster:
+    """All members, their states and their seats.
+
+    Invariant: no two members that are not gone hold the same rank; no seed is ever given twice.
+
+    Args:
+        silent_after_s: a member not heard for this long is gone.
+        stall_after_s: a member without a step for this long is stalled.
+        next_seed: the first seed to give; a restarted broker goes on from where it was.
+    """
+
+    def __init__(self, silent_after_s: float = 15.0, stall_after_s: float = 10.0, next_seed: int = 0) -> None:
+        self.silent_after_s = silent_after_s
+        self.stall_after_s = stall_after_s
+        self.next_seed = next_seed
+        self.members: dict[str, Member] = {}
+
+    def hello(
+        self, key: str, name: str, boot_id: str, players: int, held: Sequence[Seat], now: float
+    ) -> Member:
+        """A member said Hello: a newcomer, one that restarted (new boot id), or one that reconnects.
+
+        Args:
+            held: the seats that it already has, from before this broker started.
+        """
+        old = self.members.get(key)
+        if old is not None and old.boot_id == boot_id and len(old.seats) == players:
+            old.heard, old.name = now, name
+            if old.apply("hello", now):
+                old.reason = ""
+            return old
+        if old is not None:
+            old.seats = []
+        member = Member(key, name, boot_id, players, heard=now, progressed=now)
+        self.members[key] = member
+        member.seats = self._seats(players, held)
+        return member
+
+    def heartbeat(self, key: str, boot_id: str, steps: int, paused: str, now: float) -> Member | None:
+        """A heartbeat. `paused` is the reason if the member paused itself. None: not known, it must say Hello."""
+        member = self.members.get(key)
+        if member is None or member.boot_id != boot_id or member.state == "gone":
+            return None
+        member.heard = now
+        grew = steps > member.steps
+        member.steps = steps
+        if paused:
+            member.apply("pause", now, paused)
+            member.reason = paused
+        elif grew:
+            member.progressed = now
+            member.apply("progress", now)
+        return member
+
+    def goodbye(self, key: str, reason: str, now: float) -> Member | None:
+        """A member leaves on purpose."""
+        return self._leave(key, "goodbye", reason or "left", now)
+
+    def ticked(self, now: float) -> list[Member]:
+        """Time passed. Returns the members whose state changed."""
+        changed = []
+        for member in self.members.values():
+            if member.state == "gone":
+                continue
+            silent_s = now - member.heard
+            if silent_s >= self.silent_after_s:
+                self._leave(member.key, "silent", f"not heard for {silent_s:.0f} s", now)
+                changed.append(member)
+            elif now - member.progressed >= self.stall_after_s and member.state != "paused":
+                text = f"no step for {now - member.progressed:.0f} s"
+                if member.apply("no_progress", now, text):
+                    changed.append(member)
+        return changed
+
+    def live(self) -> list[Member]:
+        """Members that are not gone."""
+        return [member for member in self.members.values() if member.state != "gone"]
+
+    def _leave(self, key: str, event: Event, reason: str, now: float) -> Member | None:
+        member = self.members.get(key)
+        if member is None or not member.apply(event, now, reason):
+            return None
+        member.seats = []
+        return member
+
+    def _seats(self, players: int, held: Sequence[Seat]) -> list[Seat]:
+        taken = {seat.rank for member in self.members.values() for seat in member.seats}
+        if len(held) == players and not taken.intersection(seat.rank for seat in held):
+            self.next_seed = max([self.next_seed, *(seat.seed + 1 for seat in held)])
+            return list(held)
+        seats: list[Seat] = []
+        rank = 0
+        while len(seats) < players:
+            if rank not in taken:
+                seats.append(Seat(rank=rank, seed=self.next_seed))
+                self.next_seed += 1
+            rank += 1
+        return seats

@@ -1,0 +1,619 @@
+"""Every message that crosses a socket, as data. docs/protocol.md is generated from this file.
+
+Rules of evolution (msgspec's): a new field has a default, a type never changes, unknown fields are skipped. PROTOCOL
+grows only when nodes of two versions could no longer understand each other.
+
+A message is one msgpack frame, a map with its type under `t`. Bulk (bundles, weights, samples) follows in frames of its
+own, so that it is never copied into the map. Keys are CURVE public keys in Z85 (40 characters).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeVar, Union
+
+import msgspec
+
+from p2prl.core.schema import SessionSchema
+from p2prl.core.spaces import EnvSpec
+
+PROTOCOL = 1
+
+#: Most samples that one SampleAsk may ask for.
+MAX_SAMPLE_COUNT = 100_000
+
+#: Why a bundle or a message is refused. A closed list, so that counters stay few.
+REFUSALS = (
+    "malformed",  # not a message of this protocol, or of another type than this socket takes
+    "oversize",  # larger than its bound
+    "wrong_run",  # of another run
+    "wrong_schema",  # of another schema, or its size is not the schema's
+    "bad_codec",  # compressed bytes that do not decode to exactly the schema's size
+    "not_finite",  # NaN or infinity
+    "out_of_space",  # an action outside the action space
+    "future_version",  # played with weights that do not exist yet
+    "not_permitted",  # the sender's key has no right to say this
+    "unknown_node",  # the sender was not welcomed
+)
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="t", omit_defaults=True):
+    """Base of all messages."""
+
+
+MessageT = TypeVar("MessageT", bound=Message)
+
+
+# --- enrol: ROUTER without CURVE, tiny frames ---------------------------------------------------------------------
+
+
+class EnrolAsk(Message, frozen=True, kw_only=True, tag="enrol_ask"):
+    """newcomer -> host: who are you? (The join code's proof will travel here too.)"""
+
+    protocol: int
+    version: str
+    node_key: str
+
+
+class EnrolCard(Message, frozen=True, kw_only=True, tag="enrol_card"):
+    """host -> newcomer: who I am, and the key to expect on every other socket."""
+
+    protocol: int
+    version: str
+    server_key: str
+    run_id: str
+    host_name: str
+    boot_id: str
+    term: int
+    base_port: int
+    env: str
+    agent: str
+    open: bool = True
+
+
+class Refusal(Message, frozen=True, kw_only=True, tag="refusal"):
+    """host -> anyone: no, and why. `reason` is one of `protocol`, `not_admitted`, `malformed`, `not_permitted`."""
+
+    reason: str
+    text: str
+    protocol: int = PROTOCOL
+    version: str = ""
+
+
+# --- parts of the control socket's messages ------------------------------------------------------------------------
+
+
+class Books(msgspec.Struct, frozen=True, kw_only=True):
+    """Where bundles went: produced = stored + pending + refused + stale + dropped; duplicates are beside it."""
+
+    produced: int = 0
+    stored: int = 0
+    pending: int = 0
+    refused: int = 0
+    stale: int = 0
+    dropped: int = 0
+    duplicate: int = 0
+    refused_reasons: dict[str, int] = {}
+    dropped_reasons: dict[str, int] = {}
+
+    def balanced(self) -> bool:
+        """True if the accounting identity holds."""
+        return self.produced == self.stored + self.pending + self.refused + self.stale + self.dropped
+
+
+class PlayerReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One player in its member's heartbeat. `state` is starting, working, paused or failed."""
+
+    rank: int
+    state: str
+    steps: int = 0
+    weights_version: int = -1
+    restarts: int = 0
+    reason: str = ""
+
+
+class ShardAddress(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a shard listens. `boot_id` changes whenever the shard starts again."""
+
+    index: int
+    push_port: int
+    sample_port: int
+    boot_id: str = ""
+
+
+class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that all nodes of a run agree on.
+
+    Attributes:
+        env_args, agent_settings: plain values; nothing executable.
+        env_package, agent_package: the distributions that provide them on the host, as `name==version`; may be empty.
+        env_hash, agent_hash: hashes of their source on the host.
+        ladder: rungs of the exploration ladder.
+        when_full, window_bytes, window_bundles: the player's and member's flow control.
+        max_lag: sessions older than this many versions are stale; 0 for no limit.
+    """
+
+    run_id: str
+    seed: int
+    env_id: str
+    env_args: dict[str, Any]
+    env: EnvSpec
+    env_package: str
+    env_hash: str
+    agent_name: str
+    agent_settings: dict[str, Any]
+    agent_package: str
+    agent_hash: str
+    schema: SessionSchema
+    ladder: int
+    when_full: str
+    window_bytes: int
+    window_bundles: int
+    max_lag: int
+    envs: int
+
+
+class Seat(msgspec.Struct, frozen=True, kw_only=True):
+    """A player's place in the run: its rank on the ladder, and a seed that no other player ever got."""
+
+    rank: int
+    seed: int
+
+
+Role = Literal["member", "shard", "trainer", "client"]
+
+
+class WeightsHeader(Message, frozen=True, kw_only=True, tag="weights"):
+    """Names a set of weights; the payload follows in a frame of its own (wire/weights.py)."""
+
+    run_id: str
+    version: int
+    codec: str
+    size_bytes: int
+    updates: int = 0
+
+
+# --- control: ROUTER, members, trainers, shards and clients -> broker ----------------------------------------------
+
+
+class Hello(Message, frozen=True, kw_only=True, tag="hello"):
+    """The first message on control, and again after each HelloAgain."""
+
+    protocol: int
+    version: str
+    role: Role
+    name: str
+    boot_id: str
+    players: int = 0
+    shard: ShardAddress | None = None
+    weights_version: int = -1
+    system: str = ""
+    env_hash: str = ""
+    agent_hash: str = ""
+    own: bool = False
+    seats: list[Seat] = []
+
+
+class Heartbeat(Message, frozen=True, kw_only=True, tag="heartbeat"):
+    """member -> broker, each 1 s: alive, and what was done. Sent by the member, never by a thread that steps."""
+
+    boot_id: str
+    state: Literal["starting", "working", "paused"]
+    reason: str = ""
+    steps: int = 0
+    episodes: int = 0
+    steps_per_s: float = 0.0
+    weights_version: int = -1
+    books: Books = Books()
+    players: list[PlayerReport] = []
+
+
+class Fault(Message, frozen=True, kw_only=True, tag="fault"):
+    """member -> broker: something here does not work; `text` is one line for the host's owner."""
+
+    kind: Literal["missing_package", "environment", "agent", "player", "schema", "warning"]
+    text: str
+
+
+class Goodbye(Message, frozen=True, kw_only=True, tag="goodbye"):
+    """anyone -> broker: I leave on purpose."""
+
+    reason: str = ""
+    books: Books | None = None
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """A shard's word on one bundle: `stored`, `duplicate`, `stale`, `refused` (with a reason) or `busy`."""
+
+    seq: int
+    status: str
+    reason: str = ""
+
+
+class ShardReceipts(Message, frozen=True, kw_only=True, tag="shard_receipts"):
+    """shard -> broker: what became of one node's bundles; the broker passes it on as Receipts."""
+
+    shard: int
+    node: str
+    boot_id: str
+    verdicts: list[Verdict]
+    episodes: list[tuple[float, int, float]] = []
+    steps_total: int = 0
+    inserted_ticks: int = 0
+
+
+class ShardReport(Message, frozen=True, kw_only=True, tag="shard_report"):
+    """shard -> broker, each 0.5 s: how full it is.
+
+    Attributes:
+        inserted_ticks, steps_total, stored: since the run began, restarts included; the other counters are of this boot.
+    """
+
+    index: int
+    boot_id: str
+    sessions: int
+    ticks: int
+    size_bytes: int
+    inserted_ticks: int
+    steps_total: int
+    stored: int
+    duplicate: int
+    refused: dict[str, int] = {}
+    stale: int = 0
+    evicted: int = 0
+    refused_by_node: dict[str, dict[str, int]] = {}
+    warnings: list[str] = []
+
+
+class Publish(Message, frozen=True, kw_only=True, tag="publish"):
+    """trainer -> broker: broadcast these weights. Two more frames: a WeightsHeader and the payload."""
+
+    version: int
+
+
+class TrainerReport(Message, frozen=True, kw_only=True, tag="trainer_report"):
+    """trainer -> broker: progress; `insert_ceiling` is how far shards' inserted ticks may go, None for no limit."""
+
+    state: Literal["starting", "waiting", "training", "failed"]
+    reason: str = ""
+    updates: int = 0
+    sampled: int = 0
+    weights_version: int = -1
+    lag_mean: float = 0.0
+    insert_ceiling: int | None = None
+    metrics: dict[str, float] = {}
+    device: str = ""
+
+
+class WeightsAsk(Message, frozen=True, kw_only=True, tag="weights_ask"):
+    """anyone -> broker: send me the current weights if newer than `have`."""
+
+    have: int = -1
+
+
+class StatusAsk(Message, frozen=True, kw_only=True, tag="status_ask"):
+    """client -> broker: how is the run?"""
+
+
+class StopAsk(Message, frozen=True, kw_only=True, tag="stop_ask"):
+    """owner -> broker: the run ends; tell everyone why."""
+
+    reason: str
+
+
+class Rename(Message, frozen=True, kw_only=True, tag="rename"):
+    """owner -> broker: the host's name on this LAN (mDNS may have added a suffix)."""
+
+    name: str
+
+
+# --- control: broker -> members, trainers, shards, clients ---------------------------------------------------------
+
+
+class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
+    """The answer to Hello. Current weights, if any, follow: a WeightsHeader frame and the payload frame.
+
+    Attributes:
+        seats: one per player, for members.
+        silent_after_s: how long either side may be silent before it is taken for gone.
+        grant_ticks: as in Receipts.
+        warnings: one line each, for the person at the node: what differs from the host, for instance.
+    """
+
+    run: RunSpec
+    host_name: str
+    version: str
+    term: int
+    shards: list[ShardAddress]
+    weights_version: int
+    weights_port: int
+    seats: list[Seat] = []
+    heartbeat_s: float = 1.0
+    silent_after_s: float = 15.0
+    grant_ticks: int | None = None
+    warnings: list[str] = []
+
+
+class HelloAgain(Message, frozen=True, kw_only=True, tag="hello_again"):
+    """broker -> anyone whose key it does not know (it restarted): say Hello again."""
+
+    term: int
+
+
+class HeartbeatAck(Message, frozen=True, kw_only=True, tag="heartbeat_ack"):
+    """broker -> member: heard; the weights' current version, and the member's grant."""
+
+    term: int
+    weights_version: int
+    grant_ticks: int | None = None
+
+
+class Receipts(Message, frozen=True, kw_only=True, tag="receipts"):
+    """broker -> member: verdicts of one shard. A bundle leaves the member only on one of these.
+
+    Attributes:
+        grant_ticks: how many ticks this member may have unsettled; None for no limit (design: the insert gate).
+    """
+
+    shard: int
+    boot_id: str
+    verdicts: list[Verdict]
+    grant_ticks: int | None = None
+
+
+class Grant(Message, frozen=True, kw_only=True, tag="grant"):
+    """broker -> member: a new grant, when it changes without a receipt."""
+
+    grant_ticks: int | None = None
+
+
+class ShardList(Message, frozen=True, kw_only=True, tag="shard_list"):
+    """broker -> members and trainers: the shards as they are now; a new boot_id means resend what is unsettled."""
+
+    term: int
+    shards: list[ShardAddress]
+
+
+class RunProgress(Message, frozen=True, kw_only=True, tag="run_progress"):
+    """broker -> trainer, each 1 s: how well the policy plays, for the choice of the best checkpoint."""
+
+    steps: int
+    episodes: int
+    return_mean: float | None
+    return_episodes: int
+
+
+class Current(Message, frozen=True, kw_only=True, tag="current"):
+    """broker -> shards: the newest published weights version, sent before members can have it."""
+
+    weights_version: int
+
+
+class Stopping(Message, frozen=True, kw_only=True, tag="stopping"):
+    """broker -> everyone: the run has ended. `reason`: return, steps, time, signal or error."""
+
+    reason: str
+
+
+class ShardStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One shard, as `p2prl status` shows it."""
+
+    index: int
+    state: str
+    sessions: int = 0
+    ticks: int = 0
+    size_bytes: int = 0
+    inserted_ticks: int = 0
+    stored: int = 0
+    duplicate: int = 0
+    refused: int = 0
+    refused_reasons: dict[str, int] = {}
+    stale: int = 0
+    evicted: int = 0
+    starts: int = 1
+    push_port: int = 0
+    sample_port: int = 0
+
+
+class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One node, as `p2prl status` shows it.
+
+    Attributes:
+        state: starting, working, stalled, paused or gone; `reason` says why if it is not working.
+        refused_by_host: what the host refused of this node, by reason, malformed frames included.
+    """
+
+    name: str
+    key: str
+    address: str
+    players: int
+    state: str
+    reason: str = ""
+    own: bool = False
+    steps: int = 0
+    steps_per_s: float = 0.0
+    episodes: int = 0
+    return_mean: float | None = None
+    weights_version: int = -1
+    lag: int = 0
+    seen_s_ago: float = 0.0
+    version: str = ""
+    system: str = ""
+    bundles: Books = Books()
+    refused_by_host: dict[str, int] = {}
+    player_reports: list[PlayerReport] = []
+    faults: list[str] = []
+
+
+class StatusReply(Message, frozen=True, kw_only=True, tag="status_reply"):
+    """broker -> client: the whole run. `p2prl status --json` prints this, flattened.
+
+    Attributes:
+        return_mean: over the last 100 episodes of the least exploring slots; None before the first one.
+        return_episodes: how many episodes that mean is over (at most 100).
+    """
+
+    run_id: str
+    run_name: str
+    host_name: str
+    version: str
+    term: int
+    env: str
+    agent: str
+    uptime_s: float
+    steps: int
+    steps_per_s: float
+    episodes: int
+    return_mean: float | None
+    return_episodes: int
+    return_mean_all: float | None
+    updates: int
+    weights_version: int
+    lag_mean: float
+    bundles: Books
+    nodes: list[NodeStatus]
+    shards: list[ShardStatus]
+    trainer_state: str
+    trainer_reason: str = ""
+    device: str = ""
+    metrics: dict[str, float] = {}
+    refused_frames: dict[str, int] = {}
+    warnings: list[str] = []
+    open: bool = True
+    members_waiting: bool = False
+    stopping: str = ""
+
+
+# --- sessions: PUSH -> PULL, member -> shard ------------------------------------------------------------------------
+
+
+class Delivery(Message, frozen=True, kw_only=True, tag="delivery"):
+    """member -> shard, frame 1 of 3. Frame 2 is the player's BundleHeader, frame 3 its payload; both opaque here.
+
+    (node key, boot_id, seq) names a bundle for ever; `seq` counts from 0 for each shard and boot.
+    """
+
+    run_id: str
+    boot_id: str
+    seq: int
+
+
+class BundleHeader(Message, frozen=True, kw_only=True, tag="bundle"):
+    """player -> member -> shard: what the payload holds.
+
+    Attributes:
+        schema: SessionSchema.digest().
+        slots: B.
+        version: of the weights that played all of it.
+        rank, serial: which player, and its count of bundles.
+        steps: ticks that are not RESET, over all slots.
+        episodes: (return, length, ladder level) of each episode that ended in it.
+        codecs, sizes: per column in schema order; `sizes` are the compressed lengths in the payload.
+    """
+
+    schema: bytes
+    slots: int
+    version: int
+    rank: int
+    serial: int
+    steps: int
+    episodes: list[tuple[float, int, float]]
+    codecs: list[str]
+    sizes: list[int]
+
+
+# --- sampling: DEALER -> ROUTER, trainer -> shard -------------------------------------------------------------------
+
+
+class SampleAsk(Message, frozen=True, kw_only=True, tag="sample_ask"):
+    """trainer -> shard: send `count` windows (uniform) or up to `count` sessions (queue); 0 asks for the mass only."""
+
+    ask: int
+    count: int
+    window: int = 0
+    weights_version: int = 0
+
+
+class SampleReply(Message, frozen=True, kw_only=True, tag="sample_reply"):
+    """shard -> trainer: `count` samples. One frame per column follows, `[count, rows, ...]` raw in C order, then one
+    frame with the samples' versions (int64).
+
+    Attributes:
+        mass: ticks (uniform) or sessions (queue) that could be sampled now.
+        stale: sessions that were dropped from the queue because they had grown older than max_lag.
+    """
+
+    ask: int
+    count: int
+    mass: int
+    inserted_ticks: int
+    boot_id: str
+    ticks: int = 0
+    stale: int = 0
+
+
+# --- player <-> member: DEALER <-> ROUTER, ipc ----------------------------------------------------------------------
+
+
+class PlayerHello(Message, frozen=True, kw_only=True, tag="player_hello"):
+    """player -> member: my environment and agent are ready; send weights."""
+
+    rank: int
+    env_hash: str = ""
+    agent_hash: str = ""
+
+
+class PlayerBundle(Message, frozen=True, kw_only=True, tag="player_bundle"):
+    """player -> member. Two more frames: the BundleHeader and the payload.
+
+    Attributes:
+        ticks: T x B, what the bundle counts for in grants.
+        dropped: bundles this player dropped so far because the window was full.
+        warning: one line for people, once.
+    """
+
+    rank: int
+    serial: int
+    ticks: int
+    steps: int
+    episodes: int
+    version: int
+    dropped: int = 0
+    warning: str = ""
+
+
+FailureKind = Literal["missing_package", "environment", "agent", "schema"]
+
+
+class PlayerFailed(Message, frozen=True, kw_only=True, tag="player_failed"):
+    """player -> member: I cannot go on."""
+
+    rank: int
+    kind: FailureKind
+    text: str
+    package: str = ""
+
+
+class PlayerCredit(Message, frozen=True, kw_only=True, tag="player_credit"):
+    """member -> player: bundles up to `serial` were taken over; you may hold `credit` more unanswered."""
+
+    serial: int
+    credit: int
+
+
+class PlayerStop(Message, frozen=True, kw_only=True, tag="player_stop"):
+    """member -> player: end now."""
+
+
+EnrolMessage = Union[EnrolAsk, EnrolCard, Refusal]
+ToBroker = Union[
+    Hello, Heartbeat, Fault, Goodbye, ShardReceipts, ShardReport, Publish, TrainerReport,
+    WeightsAsk, StatusAsk, StopAsk, Rename,
+]  # fmt: skip
+FromBroker = Union[
+    Welcome, HelloAgain, HeartbeatAck, Receipts, Grant, ShardList, Current, RunProgress, Stopping, StatusReply,
+    WeightsHeader, Refusal,
+]  # fmt: skip
+ToShard = Delivery
+SampleMessage = Union[SampleAsk, SampleReply]
+FromPlayer = Union[PlayerHello, PlayerBundle, PlayerFailed]
+ToPlayer = Union[PlayerCredit, PlayerStop, WeightsHeader]

@@ -1,0 +1,292 @@
+"""A member's promise to deliver: which bundle goes to which shard, when again, and when it may be forgotten.
+
+PUSH alone loses work (design section 4): a bundle handed to a socket may die with the peer. So each bundle stays here
+until a shard gave its verdict on it. A bundle that was sent once is only ever sent again to the same shard, under the
+same sequence number, because the shard is what recognises duplicates.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Union
+
+from p2prl.core.messages import Books, ShardAddress, Verdict
+
+#: Verdicts that settle a bundle. Only `busy` does not: the bundle stays, and is sent again later.
+SETTLING = ("stored", "duplicate", "stale", "refused")
+_BUSY_RETRY_S, _BUSY_RETRY_MAX_S = 0.25, 5.0
+_RESEND_MAX_S = 60.0
+
+
+@dataclass(frozen=True)
+class Send:
+    """Send bundle `token` to `shard` under `seq`; report `send_failed` if its socket takes nothing now."""
+
+    shard: int
+    seq: int
+    token: int
+
+
+@dataclass(frozen=True)
+class Forget:
+    """Bundle `token` is settled: `status` is a settling verdict."""
+
+    token: int
+    status: str
+    reason: str
+
+
+Effect = Union[Send, Forget]
+
+
+@dataclass
+class _Item:
+    token: int
+    size_bytes: int
+    ticks: int
+    shard: int = -1
+    seq: int = -1
+    #: When it is to be sent again if no verdict came; None while it waits for its first sending.
+    due: float | None = None
+    attempts: int = 0
+
+
+@dataclass
+class _Lane:
+    """One shard, seen from here."""
+
+    boot_id: str = ""
+    next_seq: int = 0
+    blocked_until: float = 0.0
+    size_bytes: int = 0
+    #: Sent and unsettled, by sequence number, in order.
+    items: dict[int, _Item] = field(default_factory=dict)
+
+    @property
+    def up(self) -> bool:
+        return bool(self.boot_id)
+
+
+class Outbox:
+    """The window, receipts, resending.
+
+    Invariant: `books().balanced()`, after every event.
+
+    Args:
+        window_bytes, window_bundles: bounds on what is unsettled (a single larger bundle is still taken alone).
+        resend_s: how long a verdict may take before the bundle is sent again; doubles with each attempt.
+        block_s: how long a shard whose socket took nothing is left alone.
+    """
+
+    def __init__(
+        self, window_bytes: int, window_bundles: int, resend_s: float = 5.0, block_s: float = 0.01
+    ) -> None:
+        self._window_bytes = window_bytes
+        self._window_bundles = window_bundles
+        self._resend_s = resend_s
+        self._block_s = block_s
+        self._lanes: dict[int, _Lane] = {}
+        #: Bundles that no shard was sent yet, oldest first.
+        self._unsent: deque[_Item] = deque()
+        self._term = -1
+        #: Ticks that may be unsettled; None for no limit.
+        self._grant: int | None = None
+        self._unsettled_ticks = 0
+        self._size_bytes = 0
+        self._count = 0
+        self._produced = self._stored = self._stale = self._duplicate = 0
+        self._refused: dict[str, int] = {}
+        self._dropped: dict[str, int] = {}
+
+    # --- what can be seen
+
+    @property
+    def room(self) -> bool:
+        """True if the window takes another bundle.
+
+        Behind a closed gate one waiting bundle is enough: more would only grow old here.
+        """
+        if self._count == 0:
+            return True
+        if self._unsent and not self._may_send():
+            return False
+        return self._size_bytes < self._window_bytes and self._count < self._window_bundles
+
+    @property
+    def pending(self) -> int:
+        """Bundles unsettled."""
+        return self._count
+
+    def books(self) -> Books:
+        """Where every bundle went."""
+        return Books(
+            produced=self._produced,
+            stored=self._stored,
+            pending=self._count,
+            refused=sum(self._refused.values()),
+            stale=self._stale,
+            dropped=sum(self._dropped.values()),
+            duplicate=self._duplicate,
+            refused_reasons=dict(self._refused),
+            dropped_reasons=dict(self._dropped),
+        )
+
+    # --- events
+
+    def produced(self, token: int, size_bytes: int, ticks: int, now: float) -> list[Effect]:
+        """A player handed over a bundle."""
+        self._produced += 1
+        self._count += 1
+        self._size_bytes += size_bytes
+        self._unsent.append(_Item(token, size_bytes, ticks))
+        return self._fill(now)
+
+    def dropped(self, reason: str, count: int) -> None:
+        """A player dropped bundles before they reached the window."""
+        self._produced += count
+        self._dropped[reason] = self._dropped.get(reason, 0) + count
+
+    def shards_listed(self, term: int, shards: Sequence[ShardAddress], now: float) -> list[Effect]:
+        """The broker named the shards. What a restarted shard, or a restarted broker, may have forgotten goes again.
+
+        A new boot id: the shard lost what was in its queues. A new term: receipts may have died with the old broker.
+        """
+        effects: list[Effect] = []
+        new_term, self._term = term != self._term, term
+        for address in shards:
+            lane = self._lanes.setdefault(address.index, _Lane())
+            reborn = lane.boot_id != address.boot_id
+            lane.boot_id = address.boot_id
+            if lane.up and (reborn or new_term):
+                lane.blocked_until = 0.0
+                for item in lane.items.values():
+                    effects.append(self._send_again(lane, item, now))
+        return effects + self._fill(now)
+
+    def settled(
+        self, shard: int, verdicts: Sequence[Verdict], grant_ticks: int | None, now: float
+    ) -> list[Effect]:
+        """A shard's verdicts arrived, with the grant that holds from now on."""
+        effects: list[Effect] = []
+        self._grant = grant_ticks
+        lane = self._lanes.get(shard)
+        for verdict in verdicts:
+            if verdict.status == "duplicate":
+                self._duplicate += 1
+            item = lane.items.get(verdict.seq) if lane else None
+            if lane is None or item is None:
+                continue  # settled before: a duplicate's second verdict
+            if verdict.status in SETTLING:
+                effects.append(self._settle(lane, item, verdict))
+            elif verdict.status == "busy":
+                delay_s = min(_BUSY_RETRY_S * 2 ** min(item.attempts, 10), _BUSY_RETRY_MAX_S)
+                item.due = now + delay_s
+        return effects + self._fill(now)
+
+    def granted(self, grant_ticks: int | None, now: float) -> list[Effect]:
+        """The broker changed the grant."""
+        self._grant = grant_ticks
+        return self._fill(now)
+
+    def send_failed(self, shard: int, seq: int, now: float) -> None:
+        """The shard's socket took nothing: leave it alone for a moment, and send this one again then."""
+        lane = self._lanes[shard]
+        lane.blocked_until = now + self._block_s
+        item = lane.items.get(seq)
+        if item is not None:
+            item.attempts = max(0, item.attempts - 1)
+            item.due = lane.blocked_until
+
+    def ticked(self, now: float) -> list[Effect]:
+        """Time passed: resend what is due."""
+        effects: list[Effect] = []
+        for lane in self._lanes.values():
+            if not lane.up or lane.blocked_until > now:
+                continue
+            for item in lane.items.values():
+                if item.due is not None and item.due <= now:
+                    effects.append(self._send_again(lane, item, now))
+        return effects + self._fill(now)
+
+    # --- inside
+
+    def _fill(self, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        while self._unsent and self._may_send():
+            best = self._best_lane(now)
+            if best is None:
+                break
+            shard, lane = best
+            item = self._unsent.popleft()
+            item.shard, item.seq = shard, lane.next_seq
+            lane.next_seq += 1
+            lane.items[item.seq] = item
+            lane.size_bytes += item.size_bytes
+            self._unsettled_ticks += item.ticks
+            effects.append(self._send_again(lane, item, now))
+        return effects
+
+    def _may_send(self) -> bool:
+        # Any positive room admits one bundle, so that a grant smaller than a bundle never stops everything.
+        return self._grant is None or self._unsettled_ticks < self._grant
+
+    def _best_lane(self, now: float) -> tuple[int, _Lane] | None:
+        """The live shard that owes us the fewest bytes, if it owes less than its share of the window."""
+        share = max(1, self._window_bytes // max(1, len(self._lanes)))
+        open_lanes = [
+            (lane.size_bytes, shard)
+            for shard, lane in self._lanes.items()
+            if lane.up and lane.blocked_until <= now and (not lane.items or lane.size_bytes < share)
+        ]
+        if not open_lanes:
+            return None
+        _, shard = min(open_lanes)
+        return shard, self._lanes[shard]
+
+    def _send_again(self, lane: _Lane, item: _Item, now: float) -> Send:
+        item.due = now + min(self._resend_s * 2 ** min(item.attempts, 10), _RESEND_MAX_S)
+        item.attempts += 1
+        return Send(item.shard, item.seq, item.token)
+
+    def _settle(self, lane: _Lane, item: _Item, verdict: Verdict) -> Forget:
+        del lane.items[item.seq]
+        lane.size_bytes -= item.size_bytes
+        self._unsettled_ticks -= item.ticks
+        self._size_bytes -= item.size_bytes
+        self._count -= 1
+        if verdict.status in ("stored", "duplicate"):
+            self._stored += 1
+        elif verdict.status == "stale":
+            self._stale += 1
+        else:
+            _count(self._refused, verdict.reason or "unknown")
+        return Forget(item.token, verdict.status, verdict.reason)
+
+
+def _count(counter: dict[str, int], key: str) -> None:
+    counter[key] = counter.get(key, 0) + 1
+
+
+def merged(books: Sequence[Books]) -> Books:
+    """The sum of several books, reasons included."""
+    return Books(
+        produced=sum(b.produced for b in books),
+        stored=sum(b.stored for b in books),
+        pending=sum(b.pending for b in books),
+        refused=sum(b.refused for b in books),
+        stale=sum(b.stale for b in books),
+        dropped=sum(b.dropped for b in books),
+        duplicate=sum(b.duplicate for b in books),
+        refused_reasons=_merge(b.refused_reasons for b in books),
+        dropped_reasons=_merge(b.dropped_reasons for b in books),
+    )
+
+
+def _merge(counters: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for counter in counters:
+        for key, count in counter.items():
+            total[key] = total.get(key, 0) + count
+    return total

@@ -1,0 +1,110 @@
+"""One loop per process: a poller, timers, and work to do when nothing else is waiting."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import time
+from collections.abc import Callable
+
+import zmq
+
+from p2prl.net.sockets import Socket
+
+#: `stop` may come from a signal handler or from the thread that watches the parent: poll never waits longer than this.
+_MAX_WAIT_S = 0.2
+
+
+class Timer:
+    """A repeating timer; `cancel` ends it."""
+
+    def __init__(self, interval_s: float, handler: Callable[[], None]) -> None:
+        self.interval_s = interval_s
+        self.handler = handler
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        """No more calls after this."""
+        self.cancelled = True
+
+
+class Loop:
+    """Turns readiness and time into calls.
+
+    Handlers run one at a time on the caller's thread and must not block. `clock` gives monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._poller = zmq.Poller()
+        self._handlers: dict[object, Callable[[], None]] = {}
+        self._timers: list[tuple[float, int, Timer]] = []
+        self._order = itertools.count()
+        self._idle: Callable[[], bool] | None = None
+        self._result: int | None = None
+
+    def now(self) -> float:
+        """Monotonic seconds."""
+        return self._clock()
+
+    def on_readable(self, socket: Socket, handler: Callable[[], None]) -> None:
+        """Call `handler` whenever `socket` has something; it should drain the socket, within reason."""
+        self._handlers[socket.raw] = handler
+        self._poller.register(socket.raw, zmq.POLLIN)
+
+    def forget(self, socket: Socket) -> None:
+        """Stop watching `socket` (before closing it)."""
+        if self._handlers.pop(socket.raw, None) is not None:
+            self._poller.unregister(socket.raw)
+
+    def every(self, interval_s: float, handler: Callable[[], None], first_s: float | None = None) -> Timer:
+        """Call `handler` each `interval_s` seconds, first after `first_s` (default: one interval)."""
+        timer = Timer(interval_s, handler)
+        delay_s = interval_s if first_s is None else first_s
+        heapq.heappush(self._timers, (self.now() + delay_s, next(self._order), timer))
+        return timer
+
+    def when_idle(self, work: Callable[[], bool]) -> None:
+        """Call `work` between polls. While it returns True the loop does not wait in the poll."""
+        self._idle = work
+
+    def stop(self, result: int = 0) -> None:
+        """Make `run` return `result` after the current handler; the first call wins."""
+        if self._result is None:
+            self._result = result
+
+    @property
+    def stopping(self) -> bool:
+        """True once `stop` was called."""
+        return self._result is not None
+
+    def run(self) -> int:
+        """Loop until `stop`; returns its result."""
+        busy = False
+        while not self.stopping:
+            for raw, _ in self._poller.poll(0 if busy else self._wait_ms()):
+                handler = self._handlers.get(raw)
+                if handler is not None:
+                    handler()
+                if self.stopping:
+                    break
+            self._run_timers()
+            busy = self._idle is not None and not self.stopping and self._idle()
+        return self._result or 0
+
+    def _wait_ms(self) -> int:
+        wait_s = _MAX_WAIT_S
+        if self._timers:
+            wait_s = min(wait_s, max(0.0, self._timers[0][0] - self.now()))
+        # Rounded up, so that a timer due in 0.4 ms does not make the poll spin.
+        return int(wait_s * 1000) + 1
+
+    def _run_timers(self) -> None:
+        now = self.now()
+        while self._timers and self._timers[0][0] <= now and not self.stopping:
+            due, _, timer = heapq.heappop(self._timers)
+            if timer.cancelled:
+                continue
+            timer.handler()
+            # A loop that was suspended skips the calls it missed instead of making them all at once.
+            heapq.heappush(self._timers, (max(due + timer.interval_s, now), next(self._order), timer))

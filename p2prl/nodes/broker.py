@@ -1,0 +1,533 @@
+"""The broker's process: admits nodes, keeps the member list, passes receipts on, publishes weights, answers status.
+
+It keeps no sessions. What it must not forget (its term, seeds given, each node's books) is in `broker.json`.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from p2prl import __version__
+from p2prl.core import messages as m
+from p2prl.core.episodes import EpisodeStats
+from p2prl.core.gate import share_out
+from p2prl.core.ledger import LEFT, Ledger
+from p2prl.core.membership import Roster
+from p2prl.errors import RemoteProtocolError
+from p2prl.net.loop import Loop
+from p2prl.net.sockets import Limits, Network, Received
+from p2prl.nodes.files import write_atomically
+from p2prl.nodes.process import emit, run_child
+from p2prl.nodes.status import StatusView, build_status
+from p2prl.nodes.wiring import BrokerConfig
+from p2prl.wire import frames
+
+log = logging.getLogger("p2prl")
+
+#: The trainer's Publish carries a whole network; everything else on control is small (wire/frames.py bounds it).
+_CONTROL_LIMITS = Limits(message_bytes=512_000_000, send_messages=200, receive_messages=1000)
+_ENROL_LIMITS = Limits(message_bytes=2_000, send_messages=20, receive_messages=200)
+#: A slow subscriber misses versions instead of filling our memory; it pulls what it missed.
+_WEIGHTS_LIMITS = Limits(message_bytes=1_000, send_messages=3, receive_messages=100)
+_PER_TURN = 500
+_ENROL_PER_S = 100
+_SHARD_SILENT_S = 3.0
+
+
+class Saved(msgspec.Struct):
+    """`broker.json`."""
+
+    term: int = 0
+    next_seed: int = 0
+    #: Steps stored since the run began, by shard; the shards' logs keep them.
+    shard_steps: dict[int, int] = {}
+    weights_version: int = -1
+    ledgers: dict[str, Ledger] = {}
+    names: dict[str, str] = {}
+    episodes: dict[str, list[float]] = {}
+
+
+class Peer(msgspec.Struct):
+    """One key's connection, and what is only shown."""
+
+    route: bytes
+    address: str
+    hello: m.Hello
+    report: m.Heartbeat | None = None
+    grant: int | None = None
+    stats: EpisodeStats = msgspec.field(default_factory=EpisodeStats)
+    faults: list[str] = []
+
+
+class Broker:
+    """Glue between sockets and the pure machines in core."""
+
+    def __init__(self, config: BrokerConfig, loop: Loop) -> None:
+        self.config = config
+        self.loop = loop
+        self.run = config.run
+        self.host_name = config.host_name
+        self.boot_id = secrets.token_hex(8)
+        self._path = Path(config.folder) / "broker.json"
+        self.saved = self._load()
+        self.saved.term += 1
+        self.roster = Roster(next_seed=self.saved.next_seed)
+        self.episodes = EpisodeStats()
+        self.episodes.load(self.saved.episodes)
+        self.peers: dict[str, Peer] = {}
+        #: Connections of the host's own processes, by shard index; the trainer's; and anyone who asked for status.
+        self.shard_routes: dict[int, bytes] = {}
+        self.shards: dict[int, m.ShardAddress] = {}
+        self.shard_reports: dict[int, m.ShardReport] = {}
+        self.shard_heard: dict[int, float] = {}
+        self.shard_starts: Counter[int] = Counter()
+        self.inserted: dict[int, int] = {}
+        self.trainer_route = b""
+        self.trainer = m.TrainerReport(state="starting", reason="the trainer is starting")
+        self.trainer_heard = loop.now()
+        self.weights: tuple[bytes, bytes] | None = None
+        self.refused: Counter[str] = Counter()
+        self.refused_by_key: dict[str, Counter[str]] = {}
+        self.stopping = ""
+        self.started = loop.now()
+        self._steps_at = (loop.now(), self.steps)
+        self.steps_per_s = 0.0
+        self._enrol_budget = float(_ENROL_PER_S)
+        self._save()
+        self._listen()
+
+    # --- set-up
+
+    def _listen(self) -> None:
+        config, base = self.config, self.config.base_port
+        self.network = Network(self.loop)
+        keys = config.keys
+
+        def at(port: int) -> list[str]:
+            return [f"tcp://{host}:{port}" for host in config.bind]
+
+        self.control = self.network.server("router", at(base), keys, _CONTROL_LIMITS)
+        self.enrol = self.network.server("router", at(base + 1), None, _ENROL_LIMITS)
+        self.publisher = self.network.server("xpub", at(base + 2), keys, _WEIGHTS_LIMITS)
+        self.loop.on_readable(self.control, self._on_control)
+        self.loop.on_readable(self.enrol, self._on_enrol)
+        self.loop.on_readable(self.publisher, self._on_subscription)
+        self.loop.every(1.0, self._each_second)
+        self.loop.every(0.25, self._watch)
+        self._handlers: dict[type, Callable[[Received, Any], None]] = {
+            m.Hello: self._hello,
+            m.Heartbeat: self._heartbeat,
+            m.Fault: self._fault,
+            m.Goodbye: self._goodbye,
+            m.ShardReceipts: self._shard_receipts,
+            m.ShardReport: self._shard_report,
+            m.Publish: self._publish,
+            m.TrainerReport: self._trainer_report,
+            m.WeightsAsk: self._weights_ask,
+            m.StatusAsk: self._status_ask,
+            m.StopAsk: self._stop_ask,
+            m.Rename: self._rename,
+        }
+
+    def _load(self) -> Saved:
+        try:
+            return msgspec.json.decode(self._path.read_bytes(), type=Saved)
+        except FileNotFoundError:
+            return Saved()
+        except msgspec.DecodeError as error:
+            log.warning("%s is unreadable (%s): books and ranks begin anew", self._path.name, error)
+            # The term must still grow, or members would take us for the broker they knew.
+            return Saved(term=int(time.time()))
+
+    def _save(self) -> None:
+        self.saved.next_seed = self.roster.next_seed
+        self.saved.episodes = self.episodes.save()
+        try:
+            write_atomically(self._path, msgspec.json.encode(self.saved))
+        except OSError as error:
+            log.error("cannot write %s: %s", self._path, error.strerror)
+
+    # --- reading
+
+    def _on_control(self) -> None:
+        for _ in range(_PER_TURN):
+            received = self.control.receive()
+            if received is None:
+                return
+            try:
+                if not received.frames:
+                    raise RemoteProtocolError("malformed")
+                message = frames.decode_to_broker(received.frames[0])
+                self._handlers[type(message)](received, message)
+            except RemoteProtocolError as error:
+                self._refuse(received.user, error.reason)
+
+    def _on_enrol(self) -> None:
+        for _ in range(_PER_TURN):
+            received = self.enrol.receive()
+            if received is None:
+                return
+            if self._enrol_budget < 1.0:
+                self._refuse("", "rate_limited")
+                continue
+            self._enrol_budget -= 1.0
+            try:
+                if len(received.frames) != 1:
+                    raise RemoteProtocolError("malformed")
+                ask = frames.decode_enrol(received.frames[0])
+            except RemoteProtocolError as error:
+                self._refuse("", error.reason)
+                continue
+            if isinstance(ask, m.EnrolAsk):
+                self.enrol.send([frames.encode(self._card(ask))], received.peer)
+            else:
+                self._refuse("", "malformed")
+
+    def _card(self, ask: m.EnrolAsk) -> m.EnrolCard | m.Refusal:
+        if ask.protocol != m.PROTOCOL:
+            log.warning(
+                "refused a node with p2prl %s: it speaks protocol %d, this host %d; upgrade the older one",
+                ask.version[:20], ask.protocol, m.PROTOCOL,
+            )  # fmt: skip
+            self._refuse("", "protocol")
+            return protocol_refusal(ask.protocol, ask.version)
+        return m.EnrolCard(
+            protocol=m.PROTOCOL,
+            version=__version__,
+            server_key=self.config.keys.public,
+            run_id=self.run.run_id,
+            host_name=self.host_name,
+            boot_id=self.boot_id,
+            term=self.saved.term,
+            base_port=self.config.base_port,
+            env=self.run.env_id,
+            agent=self.run.agent_name,
+        )
+
+    def _on_subscription(self) -> None:
+        while self.publisher.receive() is not None:
+            pass  # a late joiner got its weights with the welcome; nothing is sent again to the others
+
+    # --- members
+
+    def _hello(self, received: Received, hello: m.Hello) -> None:
+        if hello.protocol != m.PROTOCOL:
+            log.warning(
+                "%s speaks protocol %d, this host %d: refused", hello.name, hello.protocol, m.PROTOCOL
+            )
+            self._refuse(received.user, "protocol")
+            self._answer(received, protocol_refusal(hello.protocol, hello.version))
+        elif hello.role == "member":
+            self._hello_member(received, hello)
+        elif hello.role == "shard":
+            self._require(received, self.config.staff.shard)
+            self._hello_shard(received, hello)
+        elif hello.role == "trainer":
+            self._require(received, self.config.staff.trainer)
+            self.trainer_route, self.trainer_heard = received.peer, self.loop.now()
+            self._answer(received, self._welcome([], None))
+        else:
+            self._answer(received, self._welcome([], None))
+
+    def _hello_member(self, received: Received, hello: m.Hello) -> None:
+        key, now = received.user, self.loop.now()
+        known = self.peers.get(key)
+        again = known is not None and known.hello.boot_id == hello.boot_id
+        member = self.roster.hello(key, hello.name, hello.boot_id, hello.players, hello.seats, now)
+        self._ledger(key).booted(hello.boot_id)
+        self.saved.names[key] = hello.name
+        stats = known.stats if known else EpisodeStats()
+        peer = Peer(received.peer, received.address, hello, stats=stats)
+        self.peers[key] = peer
+        peer.grant = self._grant()
+        self._save()
+        if not again:
+            log.info("%s joined from %s with %d players", hello.name, received.address, hello.players)
+        welcome = self._welcome(member.seats, peer.grant, self._differences(hello))
+        parts: list[bytes] = [frames.encode(welcome)]
+        if self.weights is not None and hello.weights_version < self.saved.weights_version:
+            parts += self.weights
+        self.control.send(parts, received.peer)
+
+    def _welcome(
+        self, seats: list[m.Seat], grant: int | None, warnings: list[str] | None = None
+    ) -> m.Welcome:
+        return m.Welcome(
+            run=self.run,
+            host_name=self.host_name,
+            version=__version__,
+            term=self.saved.term,
+            shards=self._shard_list(),
+            weights_version=self.saved.weights_version,
+            weights_port=self.config.base_port + 2,
+            seats=seats,
+            silent_after_s=self.roster.silent_after_s,
+            grant_ticks=grant,
+            warnings=warnings or [],
+        )
+
+    def _differences(self, hello: m.Hello) -> list[str]:
+        texts = []
+        if hello.version != __version__:
+            texts.append(f"{hello.name} has p2prl {hello.version}, the host {__version__}")
+        return texts
+
+    def _heartbeat(self, received: Received, beat: m.Heartbeat) -> None:
+        key, now = received.user, self.loop.now()
+        paused = beat.reason if beat.state == "paused" else ""
+        member = self.roster.heartbeat(key, beat.boot_id, beat.steps, paused, now)
+        peer = self.peers.get(key)
+        if member is None or peer is None:
+            self._answer(received, m.HelloAgain(term=self.saved.term))
+            return
+        if member.state in ("starting", "stalled") and beat.reason:
+            member.reason = beat.reason
+        elif member.state == "working":
+            member.reason = ""
+        peer.route, peer.address, peer.report = received.peer, received.address, beat
+        self._ledger(key).reported(beat.boot_id, beat.books, beat.steps, beat.episodes)
+        peer.grant = self._grant()
+        version = self.saved.weights_version
+        ack = m.HeartbeatAck(term=self.saved.term, weights_version=version, grant_ticks=peer.grant)
+        self._answer(received, ack)
+
+    def _fault(self, received: Received, fault: m.Fault) -> None:
+        peer = self.peers.get(received.user)
+        if peer is None:
+            raise RemoteProtocolError("unknown_node")
+        text = f"{fault.kind.replace('_', ' ')}: {fault.text[:300]}"
+        if text not in peer.faults:
+            peer.faults = [*peer.faults[-4:], text]
+            log.warning("%s: %s", peer.hello.name, text)
+
+    def _goodbye(self, received: Received, goodbye: m.Goodbye) -> None:
+        key = received.user
+        peer = self.peers.get(key)
+        if peer is None or peer.route != received.peer:
+            return  # a client's, or the end of a connection that a newer one replaced
+        if goodbye.books is not None and peer.report is not None:
+            last = peer.report
+            self._ledger(key).reported(last.boot_id, goodbye.books, last.steps, last.episodes)
+        self._ledger(key).close(LEFT)
+        if self.roster.goodbye(key, goodbye.reason, self.loop.now()) is not None:
+            log.info("%s left: %s", peer.hello.name, goodbye.reason or "no reason given")
+        self._regrant()
+
+    def _ledger(self, key: str) -> Ledger:
+        return self.saved.ledgers.setdefault(key, Ledger())
+
+    # --- shards
+
+    def _hello_shard(self, received: Received, hello: m.Hello) -> None:
+        shard = hello.shard
+        if shard is None or not 0 <= shard.index < self.config.shards:
+            raise RemoteProtocolError("malformed")
+        new = self.shards.get(shard.index)
+        if new is None or new.boot_id != shard.boot_id:
+            self.shard_starts[shard.index] += 1
+        self.shards[shard.index] = shard
+        self.shard_routes[shard.index] = received.peer
+        self.shard_heard[shard.index] = self.loop.now()
+        self._answer(received, self._welcome([], None))
+        self._announce_shards()
+
+    def _shard_receipts(self, received: Received, receipts: m.ShardReceipts) -> None:
+        self._require(received, self.config.staff.shard)
+        index = receipts.shard
+        self.inserted[index] = max(self.inserted.get(index, 0), receipts.inserted_ticks)
+        self._count_steps(index, receipts.steps_total)
+        self.episodes.ended(receipts.episodes)
+        stored = sum(verdict.status == "stored" for verdict in receipts.verdicts)
+        self._ledger(receipts.node).stored(receipts.boot_id, stored)
+        peer = self.peers.get(receipts.node)
+        if peer is None or peer.hello.boot_id != receipts.boot_id:
+            return  # nobody waits for these any more; a restarted broker's members send again
+        peer.stats.ended(receipts.episodes)
+        peer.grant = self._grant()
+        message = m.Receipts(
+            shard=index, boot_id=receipts.boot_id, verdicts=receipts.verdicts, grant_ticks=peer.grant
+        )
+        self.control.send([frames.encode(message)], peer.route)
+
+    def _shard_report(self, received: Received, report: m.ShardReport) -> None:
+        self._require(received, self.config.staff.shard)
+        index = report.index
+        known = self.shards.get(index)
+        if known is None or known.boot_id != report.boot_id:
+            # Marked down while it was only slow, or a broker that restarted.
+            self._answer(received, m.HelloAgain(term=self.saved.term))
+            return
+        self.shard_heard[index] = self.loop.now()
+        self.shard_reports[index] = report
+        self.inserted[index] = report.inserted_ticks
+        self._count_steps(index, report.steps_total)
+
+    @property
+    def steps(self) -> int:
+        """Environment steps stored since the run began."""
+        return sum(self.saved.shard_steps.values())
+
+    def _count_steps(self, index: int, total: int) -> None:
+        self.saved.shard_steps[index] = max(total, self.saved.shard_steps.get(index, 0))
+
+    def _shard_list(self) -> list[m.ShardAddress]:
+        return [self.shards[index] for index in sorted(self.shards)]
+
+    def _announce_shards(self) -> None:
+        message = frames.encode(m.ShardList(term=self.saved.term, shards=self._shard_list()))
+        for peer in self._live_peers():
+            self.control.send([message], peer.route)
+        if self.trainer_route:
+            self.control.send([message], self.trainer_route)
+
+    # --- the trainer and the weights
+
+    def _publish(self, received: Received, publish: m.Publish) -> None:
+        self._require(received, self.config.staff.trainer)
+        if len(received.frames) != 3:
+            raise RemoteProtocolError("malformed")
+        header = frames.decode_weights_header(received.frames[1])
+        if header.version <= self.saved.weights_version and self.weights is not None:
+            return  # versions never go back
+        # A restarted trainer may publish again what a restarted broker already counted.
+        self.saved.weights_version = max(self.saved.weights_version, header.version)
+        self.weights = (bytes(received.frames[1]), bytes(received.frames[2]))
+        current = frames.encode(m.Current(weights_version=self.saved.weights_version))
+        for route in self.shard_routes.values():
+            self.control.send([current], route)
+        self.publisher.send(self.weights)
+
+    def _trainer_report(self, received: Received, report: m.TrainerReport) -> None:
+        self._require(received, self.config.staff.trainer)
+        self.trainer_route, self.trainer_heard = received.peer, self.loop.now()
+        ceiling_before = self.trainer.insert_ceiling
+        self.trainer = report
+        if report.insert_ceiling != ceiling_before:
+            self._regrant()
+
+    def _weights_ask(self, received: Received, ask: m.WeightsAsk) -> None:
+        if self.weights is not None and ask.have < self.saved.weights_version:
+            self.control.send(self.weights, received.peer)
+
+    def _grant(self) -> int | None:
+        members = sum(member.players > 0 for member in self.roster.live())
+        return share_out(self.trainer.insert_ceiling, sum(self.inserted.values()), members)
+
+    def _regrant(self) -> None:
+        """Tell members whose grant changed enough to matter; receipts and heartbeats carry it anyway."""
+        grant = self._grant()
+        message = frames.encode(m.Grant(grant_ticks=grant))
+        for peer in self._live_peers():
+            old = peer.grant
+            if old == grant:
+                continue
+            if old is None or grant is None or grant > 1.25 * old or grant < 0.5 * old:
+                peer.grant = grant
+                self.control.send([message], peer.route)
+
+    # --- clients and the owner
+
+    def _status_ask(self, received: Received, ask: m.StatusAsk) -> None:
+        self._answer(received, build_status(self._view()))
+
+    def _view(self) -> StatusView:
+        return StatusView(broker=self, now=self.loop.now(), shard_silent_s=_SHARD_SILENT_S)
+
+    def _stop_ask(self, received: Received, ask: m.StopAsk) -> None:
+        self._require(received, self.config.staff.owner)
+        self.stopping = ask.reason
+        message = frames.encode(m.Stopping(reason=ask.reason))
+        routes = [peer.route for peer in self._live_peers()]
+        for route in [*routes, *self.shard_routes.values(), self.trainer_route]:
+            if route:
+                self.control.send([message], route)
+        self._answer(received, m.Stopping(reason=ask.reason))
+        self._save()
+
+    def _rename(self, received: Received, rename: m.Rename) -> None:
+        self._require(received, self.config.staff.owner)
+        self.host_name = rename.name
+
+    # --- time
+
+    def _watch(self) -> None:
+        now = self.loop.now()
+        changed = self.roster.ticked(now)
+        for member in changed:
+            log.warning("%s is %s: %s", member.name, member.state, member.reason)
+        if any(member.state == "gone" for member in changed):
+            self._regrant()
+        for index, heard in self.shard_heard.items():
+            if self.shards[index].boot_id and now - heard > _SHARD_SILENT_S:
+                log.warning("shard %d is silent; its work waits, new work goes to the others", index)
+                self.shards[index] = msgspec.structs.replace(self.shards[index], boot_id="")
+                self._announce_shards()
+        self._enrol_budget = min(float(_ENROL_PER_S), self._enrol_budget + _ENROL_PER_S * 0.25)
+
+    def _each_second(self) -> None:
+        now = self.loop.now()
+        then, steps = self._steps_at
+        rate = (self.steps - steps) / max(1e-6, now - then)
+        self.steps_per_s = rate if self.steps_per_s == 0.0 else 0.5 * self.steps_per_s + 0.5 * rate
+        self._steps_at = (now, self.steps)
+        if self.trainer_route:
+            progress = m.RunProgress(
+                steps=self.steps,
+                episodes=self.episodes.count,
+                return_mean=self.episodes.mean,
+                return_episodes=self.episodes.mean_count,
+            )
+            self.control.send([frames.encode(progress)], self.trainer_route)
+        self._save()
+
+    # --- small things
+
+    def _live_peers(self) -> list[Peer]:
+        return [self.peers[member.key] for member in self.roster.live() if member.key in self.peers]
+
+    def _answer(self, received: Received, message: m.Message) -> None:
+        self.control.send([frames.encode(message)], received.peer)
+
+    def _require(self, received: Received, key: str) -> None:
+        if received.user != key:
+            raise RemoteProtocolError("not_permitted")
+
+    def _refuse(self, user: str, reason: str) -> None:
+        self.refused[reason] += 1
+        if user in self.peers:
+            self.refused_by_key.setdefault(user, Counter())[reason] += 1
+        if self.refused[reason] in (1, 10, 100, 1000) or self.refused[reason] % 10_000 == 0:
+            log.warning("refused %d control messages so far: %s", self.refused[reason], reason)
+
+
+def protocol_refusal(protocol: int, version: str) -> m.Refusal:
+    """The answer to a node of another protocol number, saying which side to upgrade."""
+    if protocol < m.PROTOCOL:
+        advice = f"upgrade p2prl on this node to {__version__} or later"
+    else:
+        advice = f"upgrade p2prl on the host to the version of this node ({version[:20]}) or later"
+    text = f"the host speaks protocol {m.PROTOCOL} (p2prl {__version__}), this node {protocol}: {advice}"
+    return m.Refusal(reason="protocol", text=text, version=__version__)
+
+
+def child_main() -> int:
+    """Run a broker as a child process."""
+
+    def main(config: BrokerConfig, loop: Loop) -> int:
+        broker = Broker(config, loop)
+        emit("ready", term=broker.saved.term)
+        try:
+            return loop.run()
+        finally:
+            broker._save()
+            broker.network.close()
+
+    return run_child(BrokerConfig, main)

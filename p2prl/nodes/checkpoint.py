@@ -1,0 +1,171 @@
+"""Checkpoints: whole or not there.
+
+    checkpoints/<updates>-v<version>/{learner,weights}.safetensors, meta.json, DONE
+
+A checkpoint is written beside its final place, each file's hash goes into DONE, and the folder is renamed last. What
+has no DONE, or another hash, is not a checkpoint: the newest good one is used instead, and named.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from p2prl.errors import CorruptCheckpoint, P2prlError
+from p2prl.nodes.files import fsync_folder, write_atomically
+
+log = logging.getLogger("p2prl")
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+_FILES = ("learner.safetensors", "weights.safetensors", "meta.json")
+BEST = "best"
+
+
+class Meta(msgspec.Struct, frozen=True):
+    """`meta.json`: the counters of a run at a checkpoint.
+
+    Attributes:
+        sampled: samples (queue: ticks) taken so far.
+        return_mean: mean return of the last `return_episodes` episodes of the least exploring slots, or None.
+    """
+
+    version: int
+    updates: int
+    sampled: int
+    steps: int = 0
+    episodes: int = 0
+    return_mean: float | None = None
+    return_episodes: int = 0
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """What a checkpoint folder holds."""
+
+    path: Path
+    meta: Meta
+    learner: dict[str, Any]
+    weights: dict[str, Any]
+
+
+def save(folder: Path, meta: Meta, learner: Arrays, weights: Arrays, *, name: str = "") -> Path:
+    """Write a checkpoint under `folder`; returns its path.
+
+    Args:
+        name: instead of the name that sorts by updates; replaces one of the same name.
+
+    Raises:
+        OSError: the disk is full or not writable; nothing half-written counts.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    final = folder / (name or f"{meta.updates:010d}-v{meta.version}")
+    part = folder / f".{final.name}.part"
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir()
+    save_file({key: _contiguous(value) for key, value in learner.items()}, part / _FILES[0])
+    save_file({key: _contiguous(value) for key, value in weights.items()}, part / _FILES[1])
+    (part / _FILES[2]).write_bytes(msgspec.json.encode(meta))
+    done = {file: _hash(part / file) for file in _FILES}
+    write_atomically(part / "DONE", msgspec.json.encode(done), durable=True)
+    if final.exists():
+        old = folder / f".{final.name}.old"
+        shutil.rmtree(old, ignore_errors=True)
+        final.rename(old)
+        part.rename(final)
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        part.rename(final)
+    fsync_folder(folder)
+    return final
+
+
+def _contiguous(value: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    # Not ascontiguousarray: that makes a scalar array one-dimensional.
+    return np.array(value, order="C")
+
+
+def prune(folder: Path, keep: int) -> None:
+    """Delete all but the newest `keep` checkpoints; `best` stays."""
+    for path in candidates(folder)[max(1, keep) :]:
+        if path.name != BEST:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def candidates(folder: Path) -> list[Path]:
+    """Folders that may be checkpoints, newest first, `best` last."""
+    if not folder.is_dir():
+        return []
+    found = [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")]
+    return sorted(found, key=lambda path: (path.name != BEST, path.name), reverse=True)
+
+
+def load(path: Path) -> Checkpoint:
+    """Read one checkpoint.
+
+    Raises:
+        CorruptCheckpoint: it is half-written or damaged; says which file.
+    """
+    try:
+        done = msgspec.json.decode((path / "DONE").read_bytes(), type=dict[str, str])
+        for file in _FILES:
+            if done.get(file) != _hash(path / file):
+                raise CorruptCheckpoint(f"{path}: {file} is damaged")
+        meta = msgspec.json.decode((path / _FILES[2]).read_bytes(), type=Meta)
+        return Checkpoint(path, meta, load_file(path / _FILES[0]), load_file(path / _FILES[1]))
+    except FileNotFoundError as error:
+        missing = Path(error.filename or "DONE").name
+        raise CorruptCheckpoint(f"{path}: {missing} is missing, it was never finished") from error
+    except (OSError, msgspec.MsgspecError, SafetensorError, ValueError) as error:
+        raise CorruptCheckpoint(f"{path}: {error}") from error
+
+
+def load_last(folder: Path, *, prefer_best: bool = False) -> Checkpoint | None:
+    """The newest good checkpoint under `folder` (or the best one); None if there is none at all.
+
+    Damaged ones are skipped, and named in the log.
+
+    Raises:
+        CorruptCheckpoint: there are some, and none is readable.
+    """
+    paths = candidates(folder)
+    if prefer_best:
+        paths.sort(key=lambda path: path.name != BEST)
+    bad: list[str] = []
+    for path in paths:
+        try:
+            checkpoint = load(path)
+        except CorruptCheckpoint as error:
+            bad.append(path.name)
+            log.warning("checkpoint skipped: %s", error)
+            continue
+        if bad:
+            log.warning("using the last good checkpoint, %s", path)
+        return checkpoint
+    if bad:
+        raise CorruptCheckpoint(f"no readable checkpoint in {folder} ({', '.join(bad)} are damaged)")
+    return None
+
+
+def require(folder: Path, *, prefer_best: bool = False) -> Checkpoint:
+    """As `load_last`, but none at all is an error."""
+    checkpoint = load_last(folder, prefer_best=prefer_best)
+    if checkpoint is None:
+        raise P2prlError(f"no checkpoint in {folder} yet; the first one comes with the first weights")
+    return checkpoint
+
+
+def _hash(path: Path) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

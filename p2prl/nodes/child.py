@@ -1,0 +1,166 @@
+"""A process under this one: the parent's side of nodes/process.py."""
+
+from __future__ import annotations
+
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import IO
+
+import msgspec
+
+from p2prl.nodes.process import ChildEvent, encode_config
+
+#: Numeric libraries start one thread per core in every process; with many processes that only costs.
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+_MAX_QUEUED = 1000
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """A line on the child's standard error."""
+
+    level: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Exited:
+    """The child ended. On POSIX a negative code is the signal that killed it."""
+
+    code: int
+
+    def __str__(self) -> str:
+        return f"killed by signal {-self.code}" if self.code < 0 else f"exit code {self.code}"
+
+
+News = LogLine | ChildEvent | Exited
+
+
+class Child:
+    """One child process. Its pipes are read by two threads (portable: Windows cannot poll pipes)."""
+
+    def __init__(self, role: str, config: msgspec.Struct, env: Mapping[str, str] | None = None) -> None:
+        self.role = role
+        self._news: queue.Queue[News] = queue.Queue(_MAX_QUEUED)
+        self._exited = False
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "p2prl.nodes", role],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **(env or {})},
+        )
+        assert self._process.stdin
+        assert self._process.stdout
+        assert self._process.stderr
+        self._threads = [
+            threading.Thread(target=self._read_events, args=(self._process.stdout,), daemon=True),
+            threading.Thread(target=self._read_log, args=(self._process.stderr,), daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+        try:
+            self._process.stdin.write(encode_config(config))
+            self._process.stdin.flush()
+        except (BrokenPipeError, OSError):
+            pass  # it died at once; `news` will say so
+
+    @property
+    def pid(self) -> int:
+        """The child's process id."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """False once the process has ended."""
+        return self._process.poll() is None
+
+    def news(self) -> list[News]:
+        """What happened since the last call; the last item ever is Exited."""
+        items: list[News] = []
+        # Looked at before draining, and joined: so that nothing printed before the end is lost behind Exited.
+        code = self._process.poll()
+        if code is not None and not self._exited:
+            for thread in self._threads:
+                thread.join(1.0)
+        while True:
+            try:
+                items.append(self._news.get_nowait())
+            except queue.Empty:
+                break
+        if code is not None and not self._exited:
+            self._exited = True
+            items.append(Exited(code))
+        return items
+
+    def ask_to_end(self) -> None:
+        """Close the pipe: the child ends in order."""
+        if self._process.stdin and not self._process.stdin.closed:
+            try:
+                self._process.stdin.close()
+            except OSError:
+                pass  # it is gone already
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the end; False if it did not come in time."""
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        self._close_pipes()
+        return True
+
+    def kill(self) -> None:
+        """End it by force."""
+        self.ask_to_end()
+        self._process.kill()
+        self._process.wait()
+        self._close_pipes()
+
+    def _close_pipes(self) -> None:
+        self.ask_to_end()
+        for thread in self._threads:
+            thread.join(1.0)
+        for pipe in (self._process.stdout, self._process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+    def _put(self, item: News) -> None:
+        try:
+            self._news.put_nowait(item)
+        except queue.Full:
+            self._news.get_nowait()  # a flood of log lines: keep the newest
+            self._news.put_nowait(item)
+
+    def _read_events(self, pipe: IO[bytes]) -> None:
+        for line in pipe:
+            try:
+                self._put(msgspec.json.decode(line, type=ChildEvent))
+            except msgspec.DecodeError:
+                # An environment that prints: show it, as a person debugging it would want.
+                self._put(LogLine("INFO", line.decode(errors="replace").rstrip()))
+
+    def _read_log(self, pipe: IO[bytes]) -> None:
+        for line in pipe:
+            text = line.decode(errors="replace").rstrip()
+            level, _, rest = text.partition(" ")
+            if level in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"):
+                self._put(LogLine(level, rest))
+            elif text:
+                self._put(LogLine("INFO", text))
+
+
+def end_all(children: list[Child], timeout_s: float) -> None:
+    """End children in order: ask all, wait together, then by force."""
+    for child in children:
+        child.ask_to_end()
+    deadline = time.monotonic() + timeout_s
+    for child in children:
+        if not child.wait(max(0.05, deadline - time.monotonic())):
+            child.kill()

@@ -1,0 +1,41 @@
+"""The trainer's device. The only place outside agents that may import torch."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from p2prl.errors import MissingPackage, UsageError
+
+CHOICES = ("auto", "cpu", "cuda", "mps", "gpu")
+
+
+def choose_device(wanted: str) -> str:
+    """`cpu`, `cuda` or `mps` for what the person asked for; `auto` takes a GPU if there is one.
+
+    Raises:
+        UsageError: the device is not there.
+        MissingPackage: a GPU was asked for and torch is not installed.
+    """
+    if wanted not in CHOICES:
+        raise UsageError(f"unknown device {wanted!r}: use one of {', '.join(CHOICES[:4])}")
+    if wanted == "cpu":
+        return "cpu"
+    if importlib.util.find_spec("torch") is None:
+        if wanted == "auto":
+            return "cpu"
+        raise MissingPackage(f"--device {wanted} needs torch: pip install 'p2prl[train]'", "p2prl[train]")
+    import torch
+
+    present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if wanted in ("auto", "gpu"):
+        for name in ("cuda", "mps"):
+            if present[name]:
+                return name
+        if wanted == "auto":
+            return "cpu"
+        raise UsageError(
+            "--gpu: torch finds no GPU here (neither cuda nor mps); leave it out to train on the CPU"
+        )
+    if not present[wanted]:
+        raise UsageError(f"--device {wanted}: torch finds no such device here; try --device auto")
+    return wanted

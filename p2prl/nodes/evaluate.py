@@ -1,0 +1,190 @@
+"""`p2prl eval`: greedy play with a run's weights, from a live host or from the run's folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from p2prl.core.spaces import EnvSpec
+from p2prl.errors import MissingPackage, P2prlError, UsageError
+from p2prl.learn.contracts import Actor, Array, Weights
+from p2prl.learn.rollout import evaluate
+from p2prl.learn.spaces import env_spec
+from p2prl.nodes import checkpoint
+from p2prl.nodes.client import open_client
+from p2prl.nodes.video import VideoFolder
+from p2prl.registry import make_agent, make_env_factory, resolve_agent
+from p2prl.settings import EXPERIMENT_FILE, latest_run, load_experiment
+from p2prl.wire.weights import decode_weights
+
+_WAIT_S = 5.0
+
+
+@dataclass(frozen=True)
+class EvalResult:
+    """What the episodes gave.
+
+    Attributes:
+        source: where the weights came from, for people.
+        version: the weights' version.
+        returns, lengths: one per episode, in order.
+    """
+
+    source: str
+    version: int
+    env: str
+    agent: str
+    returns: list[float]
+    lengths: list[int]
+    mean: float
+    std: float
+    videos: list[Path] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Policy:
+    source: str
+    version: int
+    env_id: str
+    env_args: dict[str, Any]
+    agent_name: str
+    settings: dict[str, Any]
+    weights: Weights
+
+
+def evaluate_target(
+    target: str | None, episodes: int, seed: int, record: Path | None, progress: Callable[[int, int], None]
+) -> EvalResult:
+    """Play `episodes` greedily.
+
+    Args:
+        target: a run's folder (or one checkpoint's), a host's name or address; None for the host on this LAN.
+        record: a folder for one mp4 per episode, or None.
+        progress: gets (episodes begun, episodes in all).
+
+    Raises:
+        P2prlError: no such run or host, no weights yet, or something is not installed.
+    """
+    policy = _from_folder(Path(target)) if target and Path(target).is_dir() else _from_host(target)
+    make_env = make_env_factory(policy.env_id, policy.env_args)
+    spec = _spec_of(make_env, policy.env_id)
+    actor = make_agent(resolve_agent(policy.agent_name), spec, policy.settings).actor()
+    actor.load(policy.weights)
+    if record is None:
+        rows = _play(make_env, spec, actor, episodes, seed, progress)
+        videos: list[Path] = []
+    else:
+        rows, videos = _play_and_record(make_env, spec, actor, episodes, seed, record, progress)
+    returns = [value for value, _ in rows]
+    return EvalResult(
+        source=policy.source,
+        version=policy.version,
+        env=policy.env_id,
+        agent=policy.agent_name,
+        returns=returns,
+        lengths=[length for _, length in rows],
+        mean=float(np.mean(returns)),
+        std=float(np.std(returns)),
+        videos=videos,
+    )
+
+
+def _play(
+    make_env: Callable[..., gym.Env[Any, Any]],
+    spec: EnvSpec,
+    actor: Actor,
+    episodes: int,
+    seed: int,
+    progress: Callable[[int, int], None],
+) -> list[tuple[float, int]]:
+    progress(0, episodes)
+    rows = evaluate(make_env, spec, actor, episodes, seed)
+    progress(episodes, episodes)
+    return rows
+
+
+def _play_and_record(
+    make_env: Callable[..., gym.Env[Any, Any]],
+    spec: EnvSpec,
+    actor: Actor,
+    episodes: int,
+    seed: int,
+    record: Path,
+    progress: Callable[[int, int], None],
+) -> tuple[list[tuple[float, int]], list[Path]]:
+    make_seen = partial(make_env, render_mode="rgb_array")
+    env = _made(make_seen, spec.id)
+    fps = int(env.metadata.get("render_fps", 30))
+    env.close()
+    with VideoFolder(record, fps) as videos:
+
+        def take(episode: int, frame: Array) -> None:
+            if videos.add(episode, frame):
+                progress(episode, episodes)
+
+        rows = evaluate(make_seen, spec, actor, episodes, seed, frames=take)
+        progress(episodes, episodes)
+    return rows, videos.paths
+
+
+def _spec_of(make_env: Callable[..., gym.Env[Any, Any]], env_id: str) -> EnvSpec:
+    env = _made(make_env, env_id)
+    try:
+        return env_spec(env, env_id)
+    finally:
+        env.close()
+
+
+def _made(make_env: Callable[..., gym.Env[Any, Any]], env_id: str) -> gym.Env[Any, Any]:
+    try:
+        return make_env()
+    except P2prlError:
+        raise
+    except gym.error.DependencyNotInstalled as error:
+        raise MissingPackage(f"{env_id} needs a package that is not installed here: {error}") from error
+    except (TypeError, ValueError, gym.error.Error) as error:
+        raise P2prlError(f"{env_id} cannot be made: {error}") from error
+
+
+def _from_folder(folder: Path) -> _Policy:
+    chosen: checkpoint.Checkpoint
+    if (folder / "DONE").exists():
+        chosen = checkpoint.load(folder)
+        run = folder.resolve().parent.parent
+    else:
+        run = latest_run(folder)
+        chosen = checkpoint.require(run / "checkpoints", prefer_best=True)
+    if not (run / EXPERIMENT_FILE).is_file():
+        raise UsageError(f"{folder} is not a run's folder: it has no {EXPERIMENT_FILE}")
+    experiment = load_experiment(run / EXPERIMENT_FILE)
+    return _Policy(
+        source=f"{run.name}, checkpoint {chosen.path.name}",
+        version=chosen.meta.version,
+        env_id=experiment.env.id,
+        env_args=dict(experiment.env.args),
+        agent_name=experiment.agent.name,
+        settings=dict(experiment.agent.settings),
+        weights=chosen.weights,
+    )
+
+
+def _from_host(target: str | None) -> _Policy:
+    with open_client(target, _WAIT_S) as client:
+        welcome = client.welcome()
+        header, payload = client.weights()
+    run = welcome.run
+    return _Policy(
+        source=f"live host {welcome.host_name}",
+        version=header.version,
+        env_id=run.env_id,
+        env_args=dict(run.env_args),
+        agent_name=run.agent_name,
+        settings=dict(run.agent_settings),
+        weights=decode_weights(payload),
+    )

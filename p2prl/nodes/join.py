@@ -1,0 +1,71 @@
+"""`p2prl join`: find a host, then be a member of it until it ends or a signal comes."""
+
+from __future__ import annotations
+
+import threading
+
+from p2prl.core import messages as m
+from p2prl.net.keys import load_or_create, member_lock, state_folder
+from p2prl.net.loop import Loop
+from p2prl.nodes.host import default_players
+from p2prl.nodes.locate import Search, remember
+from p2prl.nodes.member import Member
+from p2prl.nodes.options import JoinOptions
+from p2prl.nodes.report import Left, MemberReporter
+from p2prl.nodes.signals import end_on_signals
+from p2prl.nodes.wiring import MemberConfig
+
+
+def run_join(options: JoinOptions, reporter: MemberReporter) -> int:
+    """Join a host; returns the exit code.
+
+    Raises:
+        P2prlError: no host, not admitted, another protocol, a package that is missing here.
+    """
+    home = state_folder()
+    with member_lock(home):
+        loop, stop = Loop(), threading.Event()
+
+        def end() -> None:
+            stop.set()
+            loop.stop(0)
+
+        with end_on_signals(end):
+            return _join(options, reporter, loop, stop)
+
+
+def _join(options: JoinOptions, reporter: MemberReporter, loop: Loop, stop: threading.Event) -> int:
+    keys = load_or_create(state_folder() / "node.key")
+    search = Search(
+        target=options.target,
+        wait_s=options.wait_s,
+        interfaces=options.interfaces,
+        say=lambda level, text: reporter.log(level, "join", text),
+        choose=options.choose,
+        stop=stop,
+        node_key=keys.public,
+    )
+    located = search.locate()
+    if located is None:
+        reporter.left(Left("signal", "stopped before a host was found", m.Books()))
+        return 0
+    if located.card.open:
+        text = "open host: it admits any machine, and this machine trusts it at first sight"
+        reporter.log("warning", "join", text)
+    remember(located)
+    config = MemberConfig(
+        host=located.address,
+        base_port=located.base_port,
+        server_key=located.card.server_key,
+        keys=keys,
+        name=options.name,
+        players=default_players() if options.players is None else options.players,
+        envs=options.envs or 0,
+        agent=options.agent or "",
+        wait_s=options.wait_s,
+    )
+    member = Member(config, loop, reporter)
+    try:
+        return member.run()
+    finally:
+        reporter.left(member.left)

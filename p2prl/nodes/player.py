@@ -1,0 +1,213 @@
+"""A player's process: steps environments, encodes bundles, hands them to its member. It never touches the network."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+
+import msgspec
+import numpy as np
+
+from p2prl.core import messages as m
+from p2prl.errors import MissingPackage, P2prlError, RemoteProtocolError, UsageError
+from p2prl.learn.contracts import Actor
+from p2prl.learn.rollout import Bundle, EnvironmentFailed, Rollout
+from p2prl.learn.spaces import env_spec, session_schema
+from p2prl.net.loop import Loop
+from p2prl.net.sockets import Limits, Network
+from p2prl.nodes.process import run_child
+from p2prl.nodes.wiring import PlayerConfig
+from p2prl.registry import make_agent, make_env_factory, resolve_agent, source_hash
+from p2prl.wire import frames
+from p2prl.wire.bundle import encode_bundle
+from p2prl.wire.weights import decode_weights
+
+log = logging.getLogger("p2prl")
+
+_LIMITS = Limits(message_bytes=-1, send_messages=100, receive_messages=100)
+#: Bundles that the member may hold unanswered before this player waits (or drops).
+_FIRST_CREDIT = 2
+#: With `drop_oldest`: finished bundles kept here while the window is full.
+_BACKLOG = 4
+
+
+class Player:
+    """One loop: take weights and credit, play one bundle, hand it over."""
+
+    def __init__(self, config: PlayerConfig, loop: Loop) -> None:
+        self.config = config
+        self.run = config.run
+        self.loop = loop
+        self.rank = config.seat.rank
+        self.version = -1
+        self.serial = 0
+        self.taken = 0
+        self.credit = _FIRST_CREDIT
+        self.dropped = 0
+        #: Played and not handed over yet, oldest first.
+        self.backlog: deque[tuple[m.PlayerBundle, bytes, bytes]] = deque()
+        #: Serials handed over that the member has not answered, oldest first.
+        self._sent: deque[int] = deque()
+        self._warned = ""
+        self.network = Network()
+        self.socket = self.network.client(
+            "dealer", config.endpoint, config.keys if config.keys.public else None, config.server_key, _LIMITS
+        )
+        loop.on_readable(self.socket, self._on_member)
+
+    # --- starting
+
+    def start(self) -> None:
+        """Make the environment and the actor.
+
+        Raises:
+            P2prlError: they cannot be made here, or differ from the host's.
+        """
+        run, config = self.run, self.config
+        make_env = make_env_factory(run.env_id, run.env_args)
+        cls = resolve_agent(config.agent or run.agent_name)
+        agent = make_agent(cls, run.env, run.agent_settings)
+        self.actor: Actor = agent.actor()
+        env = make_env()
+        try:
+            spec = env_spec(env, run.env_id)
+            env_hash = source_hash(type(env.unwrapped))
+        finally:
+            env.close()
+        schema = session_schema(spec, agent.fields(), run.schema.ticks)
+        if schema.digest() != run.schema.digest():
+            raise SchemaDiffers(
+                f"{run.env_id} or {run.agent_name} differs from the host's: other spaces or fields; "
+                f"install what the host has ({run.env_package or 'its environment'}, {run.agent_package or 'its agent'})"
+            )
+        sequence = np.random.SeedSequence((run.seed, config.seat.seed, config.start))
+        self.rollout = Rollout(
+            make_env,
+            spec,
+            schema,
+            self.actor,
+            slots=config.slots,
+            ladder=run.ladder,
+            rank=self.rank,
+            seed=int(sequence.generate_state(1)[0]),
+        )
+        hello = m.PlayerHello(rank=self.rank, env_hash=env_hash, agent_hash=source_hash(cls))
+        self.socket.send([frames.encode(hello)])
+        self.loop.when_idle(self._work)
+
+    def fail(self, error: P2prlError) -> None:
+        """Tell the member why this player cannot go on."""
+        package = error.package if isinstance(error, MissingPackage) else ""
+        kind = failure_kind(error)
+        self.socket.send(
+            [frames.encode(m.PlayerFailed(rank=self.rank, kind=kind, text=str(error)[:500], package=package))]
+        )
+
+    # --- the member's words
+
+    def _on_member(self) -> None:
+        newest = None
+        while (received := self.socket.receive()) is not None:
+            message = frames.decode_to_player(received.frames[0])
+            if isinstance(message, m.PlayerStop):
+                self.loop.stop(0)
+            elif isinstance(message, m.PlayerCredit):
+                self.taken, self.credit = message.serial, message.credit
+            elif message.version > self.version:
+                newest = (message.version, received.frames[1])
+        if newest is not None:
+            version, payload = newest
+            self.actor.load(decode_weights(payload))
+            self.version = version
+        self._flush()
+
+    # --- playing
+
+    def _work(self) -> bool:
+        """Play one bundle if there is anything to play with and room for it; True to be called again at once."""
+        if self.version < 0:
+            return False
+        if self.run.when_full == "wait" and self.backlog:
+            return False  # credit will come as a message
+        self._hand_over(self.rollout.collect())
+        return True
+
+    def _hand_over(self, bundle: Bundle) -> None:
+        self.serial += 1
+        header, payload = encode_bundle(
+            self.run.schema,
+            bundle.columns,
+            slots=self.config.slots,
+            version=self.version,
+            rank=self.rank,
+            serial=self.serial,
+            steps=bundle.steps,
+            episodes=bundle.episodes,
+        )
+        warning = self.rollout.warning
+        message = m.PlayerBundle(
+            rank=self.rank,
+            serial=self.serial,
+            ticks=self.run.schema.ticks * self.config.slots,
+            steps=bundle.steps,
+            episodes=len(bundle.episodes),
+            version=self.version,
+            warning=warning if warning != self._warned else "",
+        )
+        self._warned = warning
+        self.backlog.append((message, frames.encode(header), payload))
+        self._flush()
+        while len(self.backlog) > _BACKLOG:
+            self.backlog.popleft()
+            self.dropped += 1
+
+    def _flush(self) -> None:
+        """Hand over what the credit allows."""
+        while self.backlog:
+            message, header, payload = self.backlog[0]
+            if self._sent_unanswered() >= self.credit:
+                return
+            current = msgspec.structs.replace(message, dropped=self.dropped)
+            if not self.socket.send([frames.encode(current), header, payload]):
+                return
+            self.backlog.popleft()
+            self._sent.append(message.serial)
+
+    def _sent_unanswered(self) -> int:
+        while self._sent and self._sent[0] <= self.taken:
+            self._sent.popleft()
+        return len(self._sent)
+
+
+class SchemaDiffers(P2prlError):
+    """This machine's environment or agent gives other columns than the host's."""
+
+
+def failure_kind(error: P2prlError) -> m.FailureKind:
+    """The kind under which a member reports a player's failure."""
+    if isinstance(error, MissingPackage):
+        return "missing_package"
+    if isinstance(error, SchemaDiffers):
+        return "schema"
+    if isinstance(error, EnvironmentFailed):
+        return "environment"
+    return "agent" if isinstance(error, UsageError) else "environment"
+
+
+def child_main() -> int:
+    """Run a player as a child process."""
+
+    def main(config: PlayerConfig, loop: Loop) -> int:
+        player = Player(config, loop)
+        try:
+            player.start()
+            return loop.run()
+        except RemoteProtocolError:
+            raise
+        except P2prlError as error:
+            player.fail(error)
+            return 1
+        finally:
+            player.network.close()
+
+    return run_child(PlayerConfig, main)

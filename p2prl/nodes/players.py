@@ -1,0 +1,283 @@
+"""The players under a member: their processes, their socket, their credit."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from p2prl.core import messages as m
+from p2prl.core.weight_sync import WeightSync
+from p2prl.errors import RemoteProtocolError
+from p2prl.net.keys import KeyPair, new_key_pair
+from p2prl.net.loop import Loop
+from p2prl.net.sockets import Frame, Limits, Network, Socket
+from p2prl.nodes.child import ONE_THREAD, Child, Exited, LogLine, end_all
+from p2prl.nodes.process import ChildEvent
+from p2prl.nodes.wiring import PlayerConfig
+from p2prl.wire import frames
+
+log = logging.getLogger("p2prl")
+
+_LIMITS = Limits(message_bytes=-1, send_messages=10, receive_messages=100)
+_CREDIT = 2
+_BACKOFF_S, _BACKOFF_MAX_S = 0.5, 30.0
+#: A player that played for this long before it failed starts again at once.
+_SOUND_S = 60.0
+#: Longest path of a Unix socket that all platforms take.
+_MAX_IPC_PATH = 100
+
+
+@dataclass
+class _Slot:
+    """One seat and whoever sits in it."""
+
+    seat: m.Seat
+    child: Child | None = None
+    route: bytes = b""
+    ready: bool = False
+    starts: int = 0
+    started_at: float = 0.0
+    due: float = 0.0
+    steps: int = 0
+    version: int = -1
+    dropped: int = 0
+    serial: int = 0
+    owes_credit: bool = False
+    reason: str = "starting"
+    failures: int = 0
+
+
+class Players:
+    """Starts, watches and restarts the players of one member.
+
+    Args:
+        took: gets each bundle: the PlayerBundle, the header frame and the payload.
+        room: says whether the window takes more; without, players get no credit.
+        dropped: gets the number of bundles that a player dropped because the window was full.
+        failed: gets each failure that a player reports before it ends.
+        say: gets (level, source, text) for people.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        network: Network,
+        make_config: Callable[[m.Seat, int, str, KeyPair, str], PlayerConfig],
+        took: Callable[[m.PlayerBundle, Frame, Frame], None],
+        room: Callable[[], bool],
+        dropped: Callable[[int], None],
+        failed: Callable[[m.PlayerFailed], None],
+        say: Callable[[str, str, str], None],
+    ) -> None:
+        self._loop = loop
+        self._make_config = make_config
+        self._took, self._room, self._dropped, self._failed, self._say = took, room, dropped, failed, say
+        self._slots: dict[int, _Slot] = {}
+        self.sync = WeightSync()
+        self._weights: list[Frame] = []
+        self.hellos: list[m.PlayerHello] = []
+        self._folder: Path | None = None
+        #: Keys that may connect where there is no ipc; each player has its own.
+        self.keys: set[str] = set()
+        self._server_keys: KeyPair | None = None
+        self._socket = self._listen(network)
+        loop.on_readable(self._socket, self._on_player)
+        self._timer = loop.every(0.1, self._watch)
+
+    def _listen(self, network: Network) -> Socket:
+        if os.name == "posix":
+            folder = Path(tempfile.mkdtemp(prefix="p2prl-"))  # 0700: only this user's processes can connect
+            if len(str(folder)) <= _MAX_IPC_PATH - 10:
+                self._folder = folder
+                self._endpoint = f"ipc://{folder}/m"
+                return network.server("router", [self._endpoint], None, _LIMITS)
+            folder.rmdir()
+        self._server_keys = new_key_pair()
+        socket = network.server("router", ["tcp://127.0.0.1:*"], self._server_keys, _LIMITS)
+        self._endpoint = socket.bound
+        return socket
+
+    # --- what can be seen
+
+    def reports(self) -> list[m.PlayerReport]:
+        """One row per player."""
+        return [
+            m.PlayerReport(
+                rank=slot.seat.rank,
+                state="starting" if not slot.ready else "working" if slot.steps else "starting",
+                steps=slot.steps,
+                weights_version=slot.version,
+                restarts=max(0, slot.starts - 1),
+                reason=slot.reason,
+            )
+            for slot in self._slots.values()
+        ]
+
+    @property
+    def version(self) -> int:
+        """The oldest weights version that any player plays with; -1 while one has none."""
+        return min((slot.version for slot in self._slots.values()), default=-1)
+
+    # --- orders
+
+    def seat(self, seats: list[m.Seat]) -> None:
+        """Have exactly these players; those whose seat changed are replaced."""
+        if [slot.seat for slot in self._slots.values()] == seats:
+            return
+        self.stop()
+        for index, seat in enumerate(seats):
+            self._slots[index] = _Slot(seat)
+            self._start(self._slots[index])
+
+    def weights(self, version: int, parts: list[Frame]) -> None:
+        """New weights for everyone."""
+        if self.sync.arrived(version):
+            self._weights = parts
+            self._send_weights()
+
+    def give_credit(self) -> None:
+        """The window may have room again."""
+        for slot in self._slots.values():
+            if slot.owes_credit and self._room():
+                slot.owes_credit = False
+                self._send(slot, [frames.encode(m.PlayerCredit(serial=slot.serial, credit=_CREDIT))])
+
+    def stop(self, timeout_s: float = 2.0) -> None:
+        """End all players, by force after `timeout_s`."""
+        children = [slot.child for slot in self._slots.values() if slot.child is not None]
+        end_all(children, timeout_s)
+        for index, slot in self._slots.items():
+            self.sync.player_left(index)
+            self._drain(slot, index)
+        self._slots.clear()
+
+    def close(self) -> None:
+        """End all players and remove the socket."""
+        self._timer.cancel()
+        self.stop()
+        self._loop.forget(self._socket)
+        self._socket.close()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    # --- inside
+
+    def _start(self, slot: _Slot) -> None:
+        keys, server_key = KeyPair("", ""), ""
+        if self._server_keys is not None:
+            keys, server_key = new_key_pair(), self._server_keys.public
+            self.keys.add(keys.public)
+        config = self._make_config(slot.seat, slot.starts, self._endpoint, keys, server_key)
+        slot.child = Child("player", config, env=ONE_THREAD)
+        slot.ready, slot.route, slot.serial, slot.owes_credit = False, b"", 0, False
+        slot.version, slot.dropped = -1, 0
+        slot.reason = "starting"
+        slot.starts += 1
+        slot.started_at = self._loop.now()
+
+    def _on_player(self) -> None:
+        for _ in range(200):
+            received = self._socket.receive()
+            if received is None:
+                break
+            try:
+                message = frames.decode_from_player(received.frames[0])
+            except RemoteProtocolError as error:
+                self._say("error", "member", f"a player said something that is not a message: {error}")
+                continue
+            index = self._index(message.rank)
+            if index is None:
+                continue  # of a player that was replaced
+            slot = self._slots[index]
+            if isinstance(message, m.PlayerHello):
+                self._hello(index, slot, message, received.peer)
+            elif isinstance(message, m.PlayerBundle):
+                if received.peer != slot.route:
+                    continue  # of the one who sat here before
+                self._bundle(index, slot, message, received.frames)
+            else:
+                self._failure(slot, message)
+        self._send_weights()
+
+    def _index(self, rank: int) -> int | None:
+        for index, slot in self._slots.items():
+            if slot.seat.rank == rank:
+                return index
+        return None
+
+    def _hello(self, index: int, slot: _Slot, hello: m.PlayerHello, route: bytes) -> None:
+        slot.route, slot.ready, slot.reason = route, True, "waiting for the first weights"
+        self.sync.player_left(index)
+        self.sync.player_joined(index)
+        self.hellos = [*self.hellos[-50:], hello]
+
+    def _bundle(self, index: int, slot: _Slot, bundle: m.PlayerBundle, parts: list[Frame]) -> None:
+        slot.serial, slot.version, slot.reason = bundle.serial, bundle.version, ""
+        slot.steps += bundle.steps
+        self.sync.player_has(index, bundle.version)
+        dropped, slot.dropped = bundle.dropped - slot.dropped, bundle.dropped
+        if dropped > 0:
+            self._dropped(dropped)
+        if bundle.warning:
+            self._say("warning", f"player {slot.seat.rank}", bundle.warning)
+        slot.owes_credit = True
+        self._took(bundle, parts[1], parts[2])
+        self.give_credit()
+
+    def _failure(self, slot: _Slot, failure: m.PlayerFailed) -> None:
+        slot.reason = failure.text
+        slot.failures += 1
+        if failure.kind == "environment":
+            self._say("warning", f"player {slot.seat.rank}", failure.text)
+        self._failed(failure)
+
+    def _send_weights(self) -> None:
+        for index in self.sync.to_send():
+            self._send(self._slots[index], self._weights)
+
+    def _send(self, slot: _Slot, parts: list[Frame]) -> None:
+        if slot.route:
+            self._socket.send(parts, slot.route)
+
+    def _watch(self) -> None:
+        now = self._loop.now()
+        for index, slot in self._slots.items():
+            if slot.child is None:
+                if now >= slot.due:
+                    self._start(slot)
+                continue
+            if self._drain(slot, index):
+                self._plan_restart(slot, now)
+
+    def _drain(self, slot: _Slot, index: int) -> bool:
+        """Pass on what the child said; True if it has ended."""
+        ended = False
+        for news in slot.child.news() if slot.child is not None else ():
+            source = f"player {slot.seat.rank}"
+            if isinstance(news, LogLine):
+                self._say(news.level.lower(), source, news.text)
+            elif isinstance(news, ChildEvent):
+                slot.reason = news.text or slot.reason
+            elif isinstance(news, Exited):
+                ended = True
+                self.sync.player_left(index)
+                if news.code != 0 and not self._loop.stopping:
+                    if not slot.reason:
+                        slot.reason = f"the player died ({news})"
+                    self._say("warning", source, f"ended ({news}); it will be started again")
+        return ended
+
+    def _plan_restart(self, slot: _Slot, now: float) -> None:
+        assert slot.child is not None
+        slot.child.wait(0.0)
+        slot.child = None
+        slot.ready, slot.route = False, b""
+        if now - slot.started_at >= _SOUND_S:
+            slot.failures = 0
+        slot.due = now + min(_BACKOFF_S * 2 ** min(slot.failures, 10), _BACKOFF_MAX_S)
+        slot.failures += 1

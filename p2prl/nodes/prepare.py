@@ -1,0 +1,181 @@
+"""From an experiment to what the host's processes need: the spaces, the schema, the replay's size, the run's folder."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from p2prl.config import Experiment, ReplayConfig
+from p2prl.core.messages import RunSpec
+from p2prl.core.schema import SessionSchema, check_schema
+from p2prl.core.spaces import EnvSpec
+from p2prl.errors import LimitsForbid, P2prlError, UsageError
+from p2prl.learn.contracts import Agent, ReplaySpec
+from p2prl.learn.rollout import EnvironmentFailed
+from p2prl.learn.spaces import env_spec, session_schema
+from p2prl.nodes.files import write_atomically
+from p2prl.registry import make_agent, make_env_factory, provider, resolve_agent, source_hash
+from p2prl.settings import EXPERIMENT_FILE, dump_experiment, slug
+
+RUN_FILE = "run.json"
+#: What is left to the machine's owner beside the replay buffer.
+_SPARE_BYTES = 200_000_000
+
+
+class RunFile(msgspec.Struct):
+    """`run.json`: what names a run for ever, and where it listened last."""
+
+    run_id: str
+    name: str
+    created: float
+    base_port: int = 0
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run, ready to start."""
+
+    run: RunSpec
+    replay: ReplaySpec
+    folder: Path
+    file: RunFile
+
+
+def prepare(experiment: Experiment, results: Path, resume: bool) -> Prepared:
+    """Make the environment and the agent once, judge the sizes, open the run's folder.
+
+    Raises:
+        UsageError, MissingPackage: the environment or the agent cannot be had, or do not fit each other.
+        LimitsForbid: the replay buffer does not fit into this machine's free memory.
+    """
+    cls = resolve_agent(experiment.agent.name)
+    make_env = make_env_factory(experiment.env.id, experiment.env.args)
+    try:
+        env = make_env()
+    except P2prlError:
+        raise
+    except Exception as error:
+        raise EnvironmentFailed(
+            f"{experiment.env.id} cannot be made: {type(error).__name__}: {error}", 0
+        ) from error
+    try:
+        spec = env_spec(env, experiment.env.id)
+        env_class = type(env.unwrapped)
+    finally:
+        env.close()
+    agent = make_agent(cls, spec, experiment.agent.settings)
+    replay = effective_replay(agent, experiment.replay)
+    folder, file = open_folder(experiment, results, resume)
+    run = RunSpec(
+        run_id=file.run_id,
+        seed=experiment.seed,
+        env_id=experiment.env.id,
+        env_args=dict(experiment.env.args),
+        env=spec,
+        env_package=provider(env_class),
+        env_hash=source_hash(env_class),
+        agent_name=experiment.agent.name,
+        agent_settings=dict(experiment.agent.settings),
+        agent_package=provider(cls),
+        agent_hash=source_hash(cls),
+        schema=_schema(spec, agent, replay),
+        ladder=cls.ladder,
+        when_full=experiment.play.when_full,
+        window_bytes=experiment.play.window_bytes,
+        window_bundles=experiment.play.window_bundles,
+        max_lag=replay.max_lag,
+        envs=experiment.play.envs,
+    )
+    check_memory(run, replay)
+    return Prepared(run, replay, folder, file)
+
+
+def effective_replay(agent: Agent, overrides: ReplayConfig) -> ReplaySpec:
+    """What the agent asks for, with the experiment's `[replay]` over it. Raises UsageError for what cannot be."""
+    given = {name: value for name, value in msgspec.structs.asdict(overrides).items() if value is not None}
+    spec = msgspec.structs.replace(agent.replay(), **given)
+    if min(spec.ticks, spec.batch, spec.capacity_bytes) < 1:
+        raise UsageError("replay.ticks, replay.batch and replay.capacity_bytes must be at least 1")
+    if spec.window > spec.ticks:
+        raise UsageError(f"replay.ticks={spec.ticks} is shorter than the {spec.window} ticks of a sample")
+    if min(spec.min_ticks, spec.samples_per_insert, spec.max_lag) < 0:
+        raise UsageError("replay.min_ticks, replay.samples_per_insert and replay.max_lag cannot be negative")
+    return spec
+
+
+def _schema(spec: EnvSpec, agent: Agent, replay: ReplaySpec) -> SessionSchema:
+    schema = session_schema(spec, agent.fields(), replay.ticks)
+    why = check_schema(schema)
+    if why:
+        raise UsageError(f"{spec.id} cannot be stored: {why}")
+    return schema
+
+
+def check_memory(run: RunSpec, replay: ReplaySpec) -> None:
+    """Raises LimitsForbid if the buffer would not fit, UsageError if it could never work."""
+    session = run.schema.session_bytes()
+    need_ticks = replay.min_ticks if replay.kind == "uniform" else replay.batch * replay.ticks
+    room_ticks = replay.capacity_bytes // session * replay.ticks
+    if room_ticks < need_ticks:
+        least = -(-need_ticks // replay.ticks) * session
+        raise UsageError(
+            f"replay.capacity_bytes={replay.capacity_bytes} holds {room_ticks} ticks, and training needs "
+            f"{need_ticks} to begin: give it at least {least} bytes"
+        )
+    free = psutil.virtual_memory().available
+    if replay.capacity_bytes + _SPARE_BYTES > free:
+        raise LimitsForbid(
+            f"the replay buffer may take {replay.capacity_bytes / 1e6:.0f} MB ({room_ticks} ticks) and "
+            f"{free / 1e6:.0f} MB are free: use --set replay.capacity_bytes={max(0, int(free - _SPARE_BYTES) // 2)}"
+        )
+
+
+def open_folder(experiment: Experiment, results: Path, resume: bool) -> tuple[Path, RunFile]:
+    """The run's folder, made or found, with `experiment.toml` and `run.json` in it."""
+    if resume:
+        folder = results
+        try:
+            file = msgspec.json.decode((folder / RUN_FILE).read_bytes(), type=RunFile)
+        except (OSError, msgspec.DecodeError) as error:
+            raise UsageError(f"{folder} cannot be resumed: {RUN_FILE} is missing or unreadable") from error
+        _write_experiment(folder, experiment)
+        return folder, file
+    if (results / RUN_FILE).exists():
+        raise UsageError(
+            f"{results} is itself a run's folder: add --resume, or name another folder with --results"
+        )
+    name, folder = _new_folder(experiment, results)
+    file = RunFile(run_id=secrets.token_hex(8), name=name, created=time.time())
+    save_run_file(folder, file)
+    _write_experiment(folder, experiment)
+    return folder, file
+
+
+def save_run_file(folder: Path, file: RunFile) -> None:
+    """Write `run.json`."""
+    write_atomically(folder / RUN_FILE, msgspec.json.encode(file), durable=True)
+
+
+def _write_experiment(folder: Path, experiment: Experiment) -> None:
+    write_atomically(folder / EXPERIMENT_FILE, dump_experiment(experiment).encode())
+
+
+def _new_folder(experiment: Experiment, results: Path) -> tuple[str, Path]:
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    base = f"{slug(experiment.name)}-{stamp}"
+    for attempt in range(1, 100):
+        name = base if attempt == 1 else f"{base}-{attempt}"
+        folder = (results / name).absolute()
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise P2prlError(f"cannot make {folder}: {error.strerror}") from error
+        return name, folder
+    raise P2prlError(f"cannot find a free name for the run in {results}")

@@ -1,0 +1,101 @@
+"""How a process of p2prl starts, speaks and ends: the child's side.
+
+A parent starts `python -m p2prl.nodes ROLE`, writes one line (the role's config) to its standard input and keeps
+the pipe open. The pipe's end means: end now. It comes when the parent closes it, and also when the parent was killed,
+so no orphan holds a port or a log. Standard output carries one JSON event a line, standard error carries log lines.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from p2prl.errors import P2prlError
+from p2prl.net.loop import Loop
+
+#: A child that has not ended this long after its parent's end is ended by force.
+_GRACE_S = 4.0
+LOG_FORMAT = "%(levelname)s %(message)s"
+
+ConfigT = TypeVar("ConfigT")
+
+
+class ChildEvent(msgspec.Struct, frozen=True):
+    """What a child tells its parent on standard output: `ready`, `failed`, or a role's own events."""
+
+    kind: str
+    text: str = ""
+    exit_code: int = 0
+    data: dict[str, Any] = {}
+
+
+def encode_config(config: msgspec.Struct) -> bytes:
+    """A config as one line. Not JSON: that has no infinity, and spaces have infinite bounds."""
+    return base64.b64encode(msgspec.msgpack.encode(config)) + b"\n"
+
+
+def decode_config(line: bytes, config_type: type[ConfigT]) -> ConfigT:
+    """What `encode_config` gave."""
+    return msgspec.msgpack.decode(base64.b64decode(line), type=config_type)
+
+
+def emit(kind: str, text: str = "", exit_code: int = 0, **data: Any) -> None:
+    """Tell the parent something."""
+    event = ChildEvent(kind, text, exit_code, data)
+    line = msgspec.json.encode(event) + b"\n"
+    try:
+        sys.stdout.buffer.write(line)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        # The parent is gone; the watcher thread ends this process. Nobody is left to tell.
+        logging.getLogger("p2prl").debug("parent is gone")
+
+
+def run_child(config_type: type[ConfigT], main: Callable[[ConfigT, Loop], int]) -> int:
+    """Read the config, watch the parent, run `main`; returns the exit code."""
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches the whole group; the parent ends us in order
+    line = sys.stdin.buffer.readline()
+    if not line:
+        return 1
+    config = decode_config(line, config_type)
+    loop = Loop()
+    signal.signal(signal.SIGTERM, lambda number, frame: loop.stop(0))
+    threading.Thread(target=_watch_parent, args=(loop,), name="parent-watch", daemon=True).start()
+    try:
+        return main(config, loop)
+    except P2prlError as error:
+        logging.getLogger("p2prl").debug("failed", exc_info=True)
+        emit("failed", str(error), error.exit_code)
+        return error.exit_code
+    except Exception as error:
+        logging.getLogger("p2prl").exception("unexpected error")
+        emit("failed", f"{type(error).__name__}: {error}", 1)
+        return 1
+
+
+def configure_logging(verbose: bool) -> logging.Logger:
+    """Log lines to standard error, `LEVEL text` each."""
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.DEBUG if verbose else logging.INFO, format=LOG_FORMAT, force=True
+    )
+    return logging.getLogger("p2prl")
+
+
+def _watch_parent(loop: Loop) -> None:
+    # Read the descriptor itself: a daemon thread blocked inside sys.stdin's lock would abort the interpreter's exit.
+    while os.read(0, 4096):
+        pass
+    loop.stop(0)
+    # Not a join: the main thread may be inside an environment's step, which cannot be interrupted.
+    threading.Event().wait(_GRACE_S)
+    os._exit(1)

@@ -1,0 +1,161 @@
+"""What a run leaves in its folder for people: progress.jsonl, nodes.jsonl, TensorBoard files, host.log."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import time
+from io import FileIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from p2prl.core.messages import StatusReply
+
+if TYPE_CHECKING:
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+log = logging.getLogger("p2prl")
+
+_NODES_EVERY_S = 10.0
+_SCALARS_EVERY_S = 2.0
+
+
+class Recorder:
+    """Appends to the run's files; each line is complete or absent."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._progress = (folder / "progress.jsonl").open("ab", buffering=0)
+        self._nodes = (folder / "nodes.jsonl").open("ab", buffering=0)
+        self._log = (folder / "host.log").open("ab", buffering=0)
+        self._nodes_at = self._scalars_at = -1e9
+        self._failed = False
+        self._board = _open_board(folder / "tensorboard")
+
+    @property
+    def has_board(self) -> bool:
+        """False where tensorboard is not installed."""
+        return self._board is not None
+
+    def log(self, level: str, source: str, text: str) -> None:
+        """A log line."""
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S")
+        self._write(self._log, f"{stamp} {level.upper()} {source}: {text}\n".encode(errors="replace"))
+
+    def status(self, status: StatusReply, now: float) -> None:
+        """A status, about once a second."""
+        self._write(self._progress, _line(progress_row(status)))
+        if now - self._nodes_at >= _NODES_EVERY_S:
+            self._nodes_at = now
+            self._write_nodes(status)
+        if self._board is not None and now - self._scalars_at >= _SCALARS_EVERY_S:
+            self._scalars_at = now
+            self._write_scalars(self._board, status)
+
+    def close(self, status: StatusReply | None) -> None:
+        """The last rows, and flush."""
+        if status is not None:
+            self._write(self._progress, _line(progress_row(status)))
+            self._write_nodes(status)
+            if self._board is not None:
+                self._write_scalars(self._board, status)
+        for file in (self._progress, self._nodes, self._log):
+            file.close()
+        if self._board is not None:
+            self._board.close()
+
+    def _write_nodes(self, status: StatusReply) -> None:
+        for node in status.nodes:
+            row = {
+                "time": time.time(),
+                "key": node.key,
+                "name": node.name,
+                "address": node.address,
+                "state": node.state,
+                "steps": node.steps,
+                "episodes": node.episodes,
+                "return_mean": node.return_mean,
+                "weights_version": node.weights_version,
+                "bundles": msgspec.to_builtins(node.bundles),
+            }
+            self._write(self._nodes, _line(row))
+
+    def _write_scalars(self, board: EventFileWriter, status: StatusReply) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars(status).items()]
+        event = Event(wall_time=time.time(), step=status.steps, summary=Summary(value=values))
+        try:
+            board.add_event(event)
+        except OSError as error:
+            self._complain(error)
+
+    def _write(self, file: FileIO, data: bytes) -> None:
+        try:
+            file.write(data)
+        except OSError as error:
+            self._complain(error)
+
+    def _complain(self, error: OSError) -> None:
+        if not self._failed:
+            self._failed = True
+            log.error("the run's files in %s cannot be written: %s", self._folder, error)
+
+
+def progress_row(status: StatusReply) -> dict[str, object]:
+    """The figures of design section 10's `progress`, as plain values."""
+    return {
+        "time": time.time(),
+        "steps": status.steps,
+        "steps_per_s": status.steps_per_s,
+        "episodes": status.episodes,
+        "return_mean": status.return_mean,
+        "return_mean_all": status.return_mean_all,
+        "updates": status.updates,
+        "weights_version": status.weights_version,
+        "lag_mean": status.lag_mean,
+        "bundles": msgspec.to_builtins(status.bundles),
+        "nodes": sum(node.state != "gone" for node in status.nodes),
+    }
+
+
+def scalars(status: StatusReply) -> dict[str, float]:
+    """TensorBoard's scalars by tag, over environment steps."""
+    books = status.bundles
+    values: dict[str, float] = {
+        "play/steps_per_s": status.steps_per_s,
+        "play/episodes": float(status.episodes),
+        "play/nodes": float(sum(node.state != "gone" for node in status.nodes)),
+        "train/updates": float(status.updates),
+        "train/weights_version": float(status.weights_version),
+        "train/lag_mean": status.lag_mean,
+        "bundles/stored": float(books.stored),
+        "bundles/pending": float(books.pending),
+        "bundles/refused": float(books.refused),
+        "bundles/stale": float(books.stale),
+        "bundles/dropped": float(books.dropped),
+        "bundles/duplicate": float(books.duplicate),
+    }
+    if status.return_mean is not None:
+        values["play/return_mean"] = status.return_mean
+    if status.return_mean_all is not None:
+        values["play/return_mean_all"] = status.return_mean_all
+    values.update({f"learner/{name}": value for name, value in status.metrics.items()})
+    return values
+
+
+def _open_board(folder: Path) -> EventFileWriter | None:
+    if importlib.util.find_spec("tensorboard") is None:
+        return None
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+    return EventFileWriter(str(folder), flush_secs=5)
+
+
+def _line(row: dict[str, object]) -> bytes:
+    return msgspec.json.encode(row) + b"\n"

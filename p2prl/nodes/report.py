@@ -1,0 +1,107 @@
+"""What a running command tells the person in front of it: the events, and who takes them.
+
+`cli` implements these protocols twice, as a live view and as JSON lines.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from p2prl.core.messages import Books, PlayerReport, StatusReply
+
+
+@dataclass(frozen=True)
+class HostStarted:
+    """The host listens and is advertised. `addresses` are those that it is advertised under; `address` the first."""
+
+    run_id: str
+    run_name: str
+    name: str
+    address: str
+    addresses: tuple[str, ...]
+    base_port: int
+    results: Path
+    term: int
+    resumed: bool
+
+
+@dataclass(frozen=True)
+class HostStopped:
+    """The run's end. `reason`: return, steps, time, signal or error; `last` is the last status, if there was one."""
+
+    reason: str
+    text: str
+    last: StatusReply | None
+
+
+class HostReporter(Protocol):
+    """Takes a host's events, on the host's one loop: must not block."""
+
+    def log(self, level: str, source: str, text: str) -> None:
+        """One line. `level`: debug, info, warning or error. `source`: host, broker, shard 0, trainer, member ..."""
+
+    def started(self, info: HostStarted) -> None:
+        """Once."""
+
+    def status(self, status: StatusReply) -> None:
+        """About once a second."""
+
+    def stopped(self, info: HostStopped) -> None:
+        """Once, last."""
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A welcome. Comes again after each reconnection to a host that was restarted."""
+
+    host_name: str
+    address: str
+    base_port: int
+    run_id: str
+    env: str
+    agent: str
+    term: int
+    players: int
+
+
+@dataclass(frozen=True)
+class MemberStatus:
+    """About once a second. `state`: searching, connecting, starting, working, paused, away (the host is silent)."""
+
+    state: str
+    reason: str
+    host_name: str
+    steps: int
+    steps_per_s: float
+    episodes: int
+    weights_version: int
+    current_version: int
+    books: Books
+    players: tuple[PlayerReport, ...] = field(default_factory=tuple)
+
+
+@dataclass(frozen=True)
+class Left:
+    """The member's end. `reason`: signal, stopped (the run ended; `text` says why), error."""
+
+    reason: str
+    text: str
+    books: Books
+
+
+class MemberReporter(Protocol):
+    """Takes a member's events, on the member's one loop: must not block."""
+
+    def log(self, level: str, source: str, text: str) -> None:
+        """One line, as in HostReporter."""
+
+    def joined(self, info: Joined) -> None:
+        """Once per welcome."""
+
+    def status(self, status: MemberStatus) -> None:
+        """About once a second."""
+
+    def left(self, info: Left) -> None:
+        """Once, last."""

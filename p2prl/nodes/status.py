@@ -1,0 +1,188 @@
+"""The broker's picture of the run, put together for `p2prl status`, the live view and the files of the run's folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from p2prl import __version__
+from p2prl.core import messages as m
+from p2prl.core.ledger import Ledger
+from p2prl.core.membership import Member
+from p2prl.core.outbox import merged
+
+if TYPE_CHECKING:
+    from p2prl.nodes.broker import Broker
+
+_TRAINER_SILENT_S = 10.0
+
+
+@dataclass(frozen=True)
+class StatusView:
+    """A broker at a moment. `now` in seconds of the broker's loop."""
+
+    broker: Broker
+    now: float
+    shard_silent_s: float
+
+
+def build_status(view: StatusView) -> m.StatusReply:
+    """One consistent picture: the totals are the sums of the rows."""
+    broker = view.broker
+    nodes = _node_rows(view)
+    totals = merged([node.bundles for node in nodes])
+    trainer_state, trainer_reason = _trainer_state(view)
+    return m.StatusReply(
+        run_id=broker.run.run_id,
+        run_name=broker.config.run_name,
+        host_name=broker.host_name,
+        version=__version__,
+        term=broker.saved.term,
+        env=broker.run.env_id,
+        agent=broker.run.agent_name,
+        uptime_s=view.now - broker.started,
+        steps=broker.steps,
+        steps_per_s=broker.steps_per_s,
+        episodes=broker.episodes.count,
+        return_mean=broker.episodes.mean,
+        return_episodes=broker.episodes.mean_count,
+        return_mean_all=broker.episodes.mean_all,
+        updates=broker.trainer.updates,
+        weights_version=broker.saved.weights_version,
+        lag_mean=broker.trainer.lag_mean,
+        bundles=totals,
+        nodes=nodes,
+        shards=[_shard_row(view, index) for index in range(broker.config.shards)],
+        trainer_state=trainer_state,
+        trainer_reason=trainer_reason,
+        device=broker.trainer.device,
+        metrics=dict(broker.trainer.metrics),
+        refused_frames=dict(broker.refused),
+        warnings=_warnings(view, nodes),
+        members_waiting=not any(n.players and n.state != "gone" for n in nodes),
+        stopping=broker.stopping,
+    )
+
+
+def _trainer_state(view: StatusView) -> tuple[str, str]:
+    trainer = view.broker.trainer
+    silent_s = view.now - view.broker.trainer_heard
+    if silent_s > _TRAINER_SILENT_S:
+        return "stalled", f"the trainer was not heard for {silent_s:.0f} s"
+    return trainer.state, trainer.reason
+
+
+def _node_rows(view: StatusView) -> list[m.NodeStatus]:
+    """One row per key that ever gave something: members of now, and those of before a restart."""
+    broker = view.broker
+    rows = [_node_row(view, member) for member in broker.roster.members.values()]
+    known = broker.roster.members
+    for key, ledger in broker.saved.ledgers.items():
+        if key not in known and ledger.total().produced:
+            rows.append(_gone_row(key, broker.saved.names.get(key, "?"), ledger))
+    return sorted(rows, key=lambda row: (row.state == "gone", not row.own, row.name, row.key))
+
+
+def _node_row(view: StatusView, member: Member) -> m.NodeStatus:
+    broker = view.broker
+    peer = broker.peers[member.key]
+    ledger = broker.saved.ledgers.get(member.key, Ledger())
+    beat = peer.report
+    version = beat.weights_version if beat else -1
+    return m.NodeStatus(
+        name=member.name,
+        key=member.key,
+        address=peer.address,
+        players=member.players,
+        state=member.state,
+        reason=_reason(member, beat),
+        own=peer.hello.own,
+        steps=ledger.total_steps,
+        steps_per_s=beat.steps_per_s if beat and member.state != "gone" else 0.0,
+        episodes=ledger.total_episodes,
+        return_mean=peer.stats.mean,
+        weights_version=version,
+        lag=max(0, broker.saved.weights_version - version) if version >= 0 else 0,
+        seen_s_ago=view.now - member.heard,
+        version=peer.hello.version,
+        system=peer.hello.system,
+        bundles=ledger.total(),
+        refused_by_host=_refused_by_host(view, member.key),
+        player_reports=list(beat.players) if beat else [],
+        faults=list(peer.faults),
+    )
+
+
+def _reason(member: Member, beat: m.Heartbeat | None) -> str:
+    if member.reason or member.state in ("working", "gone"):
+        return member.reason
+    return "no heartbeat with progress yet" if beat is None else beat.reason
+
+
+def _gone_row(key: str, name: str, ledger: Ledger) -> m.NodeStatus:
+    return m.NodeStatus(
+        name=name,
+        key=key,
+        address="",
+        players=0,
+        state="gone",
+        reason="not back since the broker restarted",
+        steps=ledger.total_steps,
+        episodes=ledger.total_episodes,
+        bundles=ledger.total(),
+    )
+
+
+def _refused_by_host(view: StatusView, key: str) -> dict[str, int]:
+    total = dict(view.broker.refused_by_key.get(key, {}))
+    for report in view.broker.shard_reports.values():
+        for reason, count in report.refused_by_node.get(key, {}).items():
+            total[reason] = total.get(reason, 0) + count
+    return total
+
+
+def _shard_row(view: StatusView, index: int) -> m.ShardStatus:
+    broker = view.broker
+    address = broker.shards.get(index)
+    report = broker.shard_reports.get(index)
+    heard = broker.shard_heard.get(index)
+    if address is None or heard is None:
+        return m.ShardStatus(index=index, state="starting")
+    up = bool(address.boot_id) and view.now - heard <= view.shard_silent_s
+    row = m.ShardStatus(
+        index=index,
+        state="working" if up else "silent",
+        starts=broker.shard_starts[index],
+        push_port=address.push_port,
+        sample_port=address.sample_port,
+    )
+    if report is None:
+        return row
+    return m.ShardStatus(
+        index=index,
+        state=row.state,
+        sessions=report.sessions,
+        ticks=report.ticks,
+        size_bytes=report.size_bytes,
+        inserted_ticks=report.inserted_ticks,
+        stored=report.stored,
+        duplicate=report.duplicate,
+        refused=sum(report.refused.values()),
+        refused_reasons=dict(report.refused),
+        stale=report.stale,
+        evicted=report.evicted,
+        starts=row.starts,
+        push_port=row.push_port,
+        sample_port=row.sample_port,
+    )
+
+
+def _warnings(view: StatusView, nodes: list[m.NodeStatus]) -> list[str]:
+    broker = view.broker
+    warnings = [text for report in broker.shard_reports.values() for text in report.warnings]
+    if not any(node.players and node.state != "gone" for node in nodes):
+        warnings.append(f"no players: waiting for `p2prl join {broker.host_name}` on another machine")
+    for node in nodes:
+        if node.state == "working" and node.lag > 100:
+            warnings.append(f"{node.name} plays with weights {node.lag} versions old")
+    return warnings

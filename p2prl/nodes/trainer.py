@@ -1,0 +1,293 @@
+"""The trainer's process: samples from the shards, updates the agent, publishes weights, writes checkpoints."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections import deque
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from p2prl import __version__
+from p2prl.core import messages as m
+from p2prl.errors import MissingPackage, P2prlError, RemoteProtocolError
+from p2prl.learn.contracts import Batch, Learner, Update
+from p2prl.learn.sampling import Sampler, columns_from_frames
+from p2prl.net.addresses import endpoint
+from p2prl.net.loop import Loop
+from p2prl.net.sockets import Frame, Limits, Network, Socket
+from p2prl.nodes import checkpoint
+from p2prl.nodes.control import ControlLine
+from p2prl.nodes.device import choose_device
+from p2prl.nodes.process import emit, run_child
+from p2prl.nodes.wiring import TrainerConfig
+from p2prl.registry import make_agent, resolve_agent
+from p2prl.wire import frames
+from p2prl.wire.weights import CODEC, encode_weights
+
+log = logging.getLogger("p2prl")
+
+_REPORT_S = 0.05
+_SAMPLE_LIMITS = Limits(message_bytes=1_000_000_000, send_messages=100, receive_messages=100)
+#: Metrics are means over so many updates, and turned into numbers only when reported.
+_METRIC_WINDOW = 100
+_BEST_INTERVAL_S = 2.0
+_BEST_MIN_EPISODES = 20
+
+
+class Trainer:
+    """Glue between sockets, a Sampler and a Learner."""
+
+    def __init__(self, config: TrainerConfig, loop: Loop) -> None:
+        self.config = config
+        self.loop = loop
+        self.boot_id = secrets.token_hex(8)
+        self.folder = Path(config.folder) / "checkpoints"
+        self.device = ""
+        self.learner: Learner | None = None
+        self.version = -1
+        self.updates = 0
+        self.progress = m.RunProgress(steps=0, episodes=0, return_mean=None, return_episodes=0)
+        self.best: float | None = None
+        self._sampled_before = 0
+        self._unpublished = False
+        self._published_at = -1e9
+        self._saved_updates = -1
+        self._best_at = -1e9
+        self._term = -1
+        self._trained_at = -1e9
+        self._recent: deque[Update] = deque(maxlen=_METRIC_WINDOW)
+        self._lags: deque[float] = deque(maxlen=_METRIC_WINDOW)
+        self._sockets: dict[int, tuple[int, Socket]] = {}
+        self.network = Network()
+        self.control = ControlLine(
+            loop,
+            self.network,
+            endpoint(config.host, config.base_port),
+            config.keys,
+            config.server_key,
+            self._hello,
+            self._on_control,
+            self._on_refusal,
+        )
+        loop.every(_REPORT_S, self._report, first_s=0.0)
+
+    # --- starting
+
+    def start(self) -> None:
+        """Make the learner, which may import torch; then take back a checkpoint, if there is one."""
+        config = self.config
+        self.device = choose_device(config.device)
+        cls = resolve_agent(config.agent)
+        agent = make_agent(cls, config.run.env, config.run.agent_settings)
+        try:
+            self.learner = agent.learner(self.device, config.run.seed)
+        except ModuleNotFoundError as error:
+            raise MissingPackage(
+                f"training {config.run.agent_name} needs {error.name}: pip install 'p2prl[train]'",
+                "p2prl[train]",
+            ) from error
+        last = checkpoint.load_last(self.folder)
+        if last is not None:
+            self.learner.load(last.learner)
+            self.version, self.updates = last.meta.version, last.meta.updates
+            self._sampled_before = last.meta.sampled
+            self._saved_updates = self.updates
+            self.best = self._best_return()
+            log.info("resumed from %s: %d updates, weights version %d", last.path, self.updates, self.version)
+        self.sampler = Sampler(
+            config.run.schema, config.replay, config.run.seed + self.updates, self._sampled_before
+        )
+        self.loop.every(config.checkpoint_interval_s, self.save)
+        self.loop.when_idle(self._work)
+        emit("ready", device=self.device, updates=self.updates, version=self.version)
+
+    def _best_return(self) -> float | None:
+        try:
+            return checkpoint.load(self.folder / checkpoint.BEST).meta.return_mean
+        except P2prlError:
+            return None  # none yet, or damaged: the next good one replaces it
+
+    def _hello(self) -> m.Hello:
+        return m.Hello(
+            protocol=m.PROTOCOL, version=__version__, role="trainer", name="trainer", boot_id=self.boot_id
+        )
+
+    # --- the broker's words
+
+    def _on_control(self, message: m.Message, bulk: list[Frame]) -> None:
+        if isinstance(message, m.Welcome):
+            self._connect(message.shards)
+            if message.term != self._term:
+                # A broker that restarted has no weights; and a version that was seen must never come again.
+                self._term = message.term
+                self.version = max(self.version, message.weights_version)
+                self._publish()
+        elif isinstance(message, m.ShardList):
+            self._connect(message.shards)
+        elif isinstance(message, m.RunProgress):
+            self.progress = message
+            self._maybe_best()
+
+    def _on_refusal(self, refusal: m.Refusal) -> None:
+        raise P2prlError(f"the broker refused its own trainer: {refusal.text}")
+
+    def _connect(self, shards: list[m.ShardAddress]) -> None:
+        config = self.config
+        for shard in shards:
+            known = self._sockets.get(shard.index)
+            if known is not None and known[0] == shard.sample_port:
+                continue
+            if known is not None:
+                self.loop.forget(known[1])
+                known[1].close()
+            address = endpoint(config.host, shard.sample_port)
+            socket = self.network.client("dealer", address, config.keys, config.server_key, _SAMPLE_LIMITS)
+            self._sockets[shard.index] = (shard.sample_port, socket)
+            self.loop.on_readable(socket, partial(self._on_sample, shard.index))
+        self.sampler.shards_listed({shard.index: shard.boot_id for shard in shards})
+
+    # --- training
+
+    def _work(self) -> bool:
+        """One update, if there is a batch; True if there may be more to do at once."""
+        self._ask()
+        batch = self.sampler.next_batch()
+        if batch is None or self.learner is None:
+            return False
+        self._update(batch)
+        return True
+
+    def _update(self, batch: Batch) -> None:
+        assert self.learner is not None
+        self._lags.append(float(np.mean(np.maximum(0, self.version - batch["version"]))))
+        update = self.learner.update(batch)
+        self.updates += 1
+        self._trained_at = self.loop.now()
+        self._recent.append(update)
+        self._unpublished = self._unpublished or update.publish is not False
+        due = self.loop.now() - self._published_at >= self.config.publish_interval_s
+        if update.publish or (self._unpublished and due):
+            self._publish()
+
+    def _ask(self) -> None:
+        for index, ask in self.sampler.asks(self.loop.now(), self.version):
+            if index in self._sockets:
+                self._sockets[index][1].send([frames.encode(ask)])
+
+    def _on_sample(self, index: int) -> None:
+        socket = self._sockets[index][1]
+        while (received := socket.receive()) is not None:
+            try:
+                reply = frames.decode_sample(received.frames[0])
+                if not isinstance(reply, m.SampleReply):
+                    continue
+                columns = []
+                if reply.count:
+                    schema, window = self.config.run.schema, self.config.replay.window
+                    columns = columns_from_frames(schema, reply.count, window, received.frames[1:])
+            except (RemoteProtocolError, ValueError, IndexError) as error:
+                raise P2prlError(f"shard {index} sent a sample that is not one: {error}") from error
+            self.sampler.replied(index, reply, columns)
+
+    def _publish(self) -> None:
+        if self.learner is None or not self.control.welcomed:
+            return
+        self.version += 1
+        payload = encode_weights(self.learner.weights())
+        header = m.WeightsHeader(
+            run_id=self.config.run.run_id,
+            version=self.version,
+            codec=CODEC,
+            size_bytes=len(payload),
+            updates=self.updates,
+        )
+        self.control.send(m.Publish(version=self.version), frames.encode(header), payload)
+        self._unpublished = False
+        self._published_at = self.loop.now()
+
+    # --- telling and saving
+
+    def _report(self) -> None:
+        if not self.control.welcomed:
+            return
+        training = self.loop.now() - self._trained_at < 1.0
+        self.control.send(
+            m.TrainerReport(
+                state="starting" if self.learner is None else "training" if training else "waiting",
+                reason="" if training or self.learner is None else self.sampler.why_waiting(),
+                updates=self.updates,
+                sampled=self.sampler.sampled_total if self.learner is not None else 0,
+                weights_version=self.version,
+                lag_mean=float(np.mean(self._lags)) if self._lags else 0.0,
+                insert_ceiling=self.sampler.limiter.insert_ceiling() if self.learner is not None else None,
+                metrics=self._metrics(),
+                device=self.device,
+            )
+        )
+
+    def _metrics(self) -> dict[str, float]:
+        if not self._recent:
+            return {}
+        names = self._recent[-1].metrics.keys()
+        return {
+            name: float(np.mean([float(u.metrics[name]) for u in self._recent if name in u.metrics]))
+            for name in names
+        }
+
+    def _meta(self) -> checkpoint.Meta:
+        return checkpoint.Meta(
+            version=self.version,
+            updates=self.updates,
+            sampled=self.sampler.sampled_total,
+            steps=self.progress.steps,
+            episodes=self.progress.episodes,
+            return_mean=self.progress.return_mean,
+            return_episodes=self.progress.return_episodes,
+        )
+
+    def save(self) -> None:
+        """Write a checkpoint, if anything was learned since the last; a full disk is said, not fatal."""
+        if self.learner is None or self.updates == self._saved_updates:
+            return
+        try:
+            checkpoint.save(self.folder, self._meta(), self.learner.save(), self.learner.weights())
+            self._saved_updates = self.updates
+            checkpoint.prune(self.folder, self.config.keep_checkpoints)
+        except OSError as error:
+            log.error("no checkpoint written: %s", error)
+
+    def _maybe_best(self) -> None:
+        mean, now = self.progress.return_mean, self.loop.now()
+        if self.learner is None or mean is None or self.progress.return_episodes < _BEST_MIN_EPISODES:
+            return
+        if now - self._best_at < _BEST_INTERVAL_S or (self.best is not None and mean <= self.best):
+            return
+        self._best_at, self.best = now, mean
+        try:
+            learner = self.learner
+            checkpoint.save(
+                self.folder, self._meta(), learner.save(), learner.weights(), name=checkpoint.BEST
+            )
+        except OSError as error:
+            log.error("best checkpoint not written: %s", error)
+
+
+def child_main() -> int:
+    """Run a trainer as a child process."""
+
+    def main(config: TrainerConfig, loop: Loop) -> int:
+        began = time.monotonic()
+        trainer = Trainer(config, loop)
+        trainer.start()
+        log.debug("trainer ready after %.1f s", time.monotonic() - began)
+        try:
+            return loop.run()
+        finally:
+            trainer.save()
+            trainer.network.close()
+
+    return run_child(TrainerConfig, main)

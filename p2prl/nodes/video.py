@@ -1,0 +1,74 @@
+"""Frames to mp4 files, one per episode, written as they come."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Generator
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from p2prl.errors import MissingPackage, P2prlError
+from p2prl.learn.contracts import Array
+
+_INSTALL = "pip install 'p2prl[video]'"
+
+
+class VideoFolder:
+    """Writes `episode-0000.mp4` and so on into a folder.
+
+    Raises:
+        MissingPackage: the encoder is not installed.
+    """
+
+    def __init__(self, folder: Path, fps: int) -> None:
+        if importlib.util.find_spec("imageio_ffmpeg") is None:
+            raise MissingPackage(f"--record needs a video encoder: {_INSTALL}", "p2prl[video]")
+        self._folder = folder
+        self._fps = max(1, fps)
+        self._episode = -1
+        self._writer: Generator[None, Array | None, None] | None = None
+        self.paths: list[Path] = []
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def add(self, episode: int, frame: Array) -> bool:
+        """Append a frame, uint8 `[height, width, 3]`; True if it began a new episode."""
+        frame = np.ascontiguousarray(frame)
+        if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
+            raise P2prlError(
+                f"the environment renders {frame.dtype} {frame.shape}, not frames of uint8 colours"
+            )
+        began = episode != self._episode
+        if began:
+            self._finish()
+            self._begin(episode, frame)
+        assert self._writer is not None
+        self._writer.send(frame)
+        return began
+
+    def _begin(self, episode: int, frame: Array) -> None:
+        import imageio_ffmpeg
+
+        path = self._folder / f"episode-{episode:04d}.mp4"
+        size = (frame.shape[1], frame.shape[0])
+        # Blocks of 2 are what yuv420p needs; the encoder's default of 16 would rescale most environments.
+        self._writer = imageio_ffmpeg.write_frames(
+            str(path), size, fps=self._fps, codec="libx264", macro_block_size=2, ffmpeg_log_level="error"
+        )
+        self._writer.send(None)
+        self._episode = episode
+        self.paths.append(path)
+
+    def _finish(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def __enter__(self) -> VideoFolder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._finish()

@@ -1,0 +1,122 @@
+"""The configs that parents give to their child processes."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from p2prl.core.messages import RunSpec, Seat
+from p2prl.learn.contracts import ReplaySpec
+from p2prl.net.keys import KeyPair
+
+
+class Staff(msgspec.Struct, frozen=True):
+    """Public keys of the host's own processes, and with them their rights.
+
+    Attributes:
+        owner: may stop and rename.
+        trainer: may sample and publish weights.
+        shard: may give receipts.
+    """
+
+    owner: str
+    trainer: str
+    shard: str
+
+
+class BrokerConfig(msgspec.Struct, frozen=True):
+    """The broker's. `bind`: hosts to listen on, as ZeroMQ writes them (`*` for all)."""
+
+    run: RunSpec
+    run_name: str
+    host_name: str
+    keys: KeyPair
+    staff: Staff
+    base_port: int
+    bind: list[str]
+    shards: int
+    folder: str
+
+
+class ShardConfig(msgspec.Struct, frozen=True):
+    """One shard's."""
+
+    run: RunSpec
+    index: int
+    server_keys: KeyPair
+    shard_keys: KeyPair
+    staff: Staff
+    base_port: int
+    bind: list[str]
+    folder: str
+    broker: str
+    kind: Literal["queue", "uniform"]
+    capacity_bytes: int
+    window: int
+    fsync_interval_s: float = 1.0
+
+
+class TrainerConfig(msgspec.Struct, frozen=True):
+    """The trainer's. `agent` names it as on this machine; `host` is where the broker listens for it."""
+
+    run: RunSpec
+    agent: str
+    replay: ReplaySpec
+    keys: KeyPair
+    server_key: str
+    host: str
+    base_port: int
+    folder: str
+    device: str
+    publish_interval_s: float
+    checkpoint_interval_s: float
+    keep_checkpoints: int
+
+
+class MemberConfig(msgspec.Struct, frozen=True):
+    """A member's.
+
+    Attributes:
+        agent: this machine's own name for the host's agent; empty to use the host's.
+        envs: slots per player; 0 for the experiment's.
+        own: True for the member that a host starts for its own players.
+    """
+
+    host: str
+    base_port: int
+    server_key: str
+    keys: KeyPair
+    name: str
+    players: int
+    envs: int = 0
+    agent: str = ""
+    own: bool = False
+    wait_s: float | None = None
+
+
+class PlayerConfig(msgspec.Struct, frozen=True):
+    """A player's. The keys are empty where member and player talk over ipc.
+
+    Attributes:
+        start: how often this seat's player was started; mixed into the seed.
+    """
+
+    run: RunSpec
+    seat: Seat
+    start: int
+    slots: int
+    agent: str
+    endpoint: str
+    keys: KeyPair = KeyPair("", "")
+    server_key: str = ""
+
+
+def push_port(base_port: int, index: int) -> int:
+    """Where shard `index` takes sessions (design section 5)."""
+    return base_port + 10 + 2 * index
+
+
+def sample_port(base_port: int, index: int) -> int:
+    """Where shard `index` gives samples."""
+    return base_port + 11 + 2 * index

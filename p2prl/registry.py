@@ -1,0 +1,302 @@
+"""Finding environments and agents by name: entry points, Gymnasium's own registry, or a file. For cli and nodes."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import gymnasium as gym
+import msgspec
+from gymnasium import error as gym_error
+from gymnasium.envs.registration import EnvSpec as GymSpec
+from gymnasium.envs.registration import load_env_creator
+
+from p2prl.core.spaces import EnvSpec
+from p2prl.errors import MissingPackage, P2prlError, UsageError
+from p2prl.learn.contracts import Agent
+
+AGENTS = "p2prl.agents"
+ENVS = "p2prl.envs"
+
+#: Who registers a namespace of Gymnasium ids, where the names differ.
+_NAMESPACES = {
+    "ALE": "ale-py",
+    "minigrid": "minigrid",
+    "highway": "highway-env",
+    "dm_control": "shimmy[dm-control]",
+    "procgen": "procgen",
+}
+_AGENT_PARTS = ("Settings", "ladder", "fields", "replay", "actor", "learner")
+
+
+class EnvFactory:
+    """Makes one environment per call. Cheap to make; it has not made one yet.
+
+    Attributes:
+        source: the class or function behind it; for `provider` and `source_hash`.
+    """
+
+    def __init__(
+        self, env_id: str, source: Any, make: Callable[..., gym.Env[Any, Any]], args: Mapping[str, Any]
+    ) -> None:
+        self.source = source
+        self._env_id, self._make, self._args = env_id, make, dict(args)
+
+    def __call__(self, render_mode: str | None = None) -> gym.Env[Any, Any]:
+        """A new environment.
+
+        Raises:
+            UsageError: it does not take these arguments, or cannot render so.
+            MissingPackage: it needs a package that is not installed.
+        """
+        wanted = {} if render_mode is None else {"render_mode": render_mode}
+        try:
+            return self._make(**self._args, **wanted)
+        except (gym_error.DependencyNotInstalled, ImportError) as error:
+            raise _missing(self._env_id, error) from error
+        except gym_error.UnregisteredEnv as error:
+            raise _unknown_env(str(self._args.get("env", self._env_id)), error) from error
+        except (TypeError, ValueError, gym_error.Error) as error:
+            given = (
+                ", ".join(f"{key}={value!r}" for key, value in {**self._args, **wanted}.items())
+                or "no arguments"
+            )
+            raise UsageError(f"{self._env_id} cannot be made with {given}: {_line(error)}") from error
+
+
+def env_names() -> list[str]:
+    """Names of installed `p2prl.envs` entry points, then the ids that Gymnasium knows."""
+    return sorted(_entry_points(ENVS)) + sorted(gym.registry)
+
+
+def agent_names() -> list[str]:
+    """Names of installed `p2prl.agents` entry points."""
+    return sorted(_entry_points(AGENTS))
+
+
+def make_env_factory(env_id: str, args: Mapping[str, Any], provided_by: str = "") -> EnvFactory:
+    """Look an environment up: an entry point's name, else a Gymnasium id, which may be `module:Id`.
+
+    Args:
+        args: its keyword arguments.
+        provided_by: the distribution that has it elsewhere, as `name==version`; named if nothing here has it.
+
+    Raises:
+        UsageError: no such environment; the text names the nearest.
+        MissingPackage: its package is not installed.
+    """
+    point = _entry_points(ENVS).get(env_id)
+    if point is not None:
+        maker = _load(point, env_id)
+        return EnvFactory(env_id, maker, maker, args)
+    try:
+        spec = _gym_spec(env_id)
+        source = spec.entry_point if callable(spec.entry_point) else load_env_creator(str(spec.entry_point))
+    except (gym_error.DependencyNotInstalled, ImportError) as error:
+        raise _missing(env_id, error, provided_by) from error
+    except gym_error.Error as error:
+        raise _unknown_env(env_id, error, provided_by) from error
+    return EnvFactory(env_id, source, lambda **kwargs: gym.make(env_id, **kwargs), args)
+
+
+def resolve_agent(name: str, provided_by: str = "") -> type[Agent]:
+    """Look an agent up: an entry point's name, or `path/to/file.py:Name`.
+
+    Raises:
+        UsageError: no such agent, file or class; the text names the nearest, or what is there.
+        MissingPackage: the agent needs a package that is not installed here.
+    """
+    path, _, class_name = name.rpartition(":")
+    if path.endswith(".py"):
+        found = _class_in_file(Path(path), class_name)
+    else:
+        points = _entry_points(AGENTS)
+        if name not in points:
+            raise _unknown_agent(name, list(points), provided_by)
+        found = _load(points[name], name)
+    missing = [part for part in _AGENT_PARTS if not hasattr(found, part)]
+    if missing or not isinstance(found, type):
+        raise UsageError(
+            f"{name} is no agent: it lacks {', '.join(missing) or 'a class'}; see docs/write-an-agent.md"
+        )
+    return found
+
+
+def make_agent(cls: type[Agent], env: EnvSpec, settings: Mapping[str, Any]) -> Agent:
+    """An agent bound to an environment, its settings checked.
+
+    Raises:
+        UsageError: an unknown setting, a bad value, or spaces that the algorithm cannot act in.
+    """
+    known = [field.encode_name for field in msgspec.structs.fields(cls.Settings)]
+    for key in settings:
+        if key not in known:
+            raise UsageError(f"{cls.__name__} has no setting {key!r}{_nearest(key, known)}")
+    try:
+        converted = msgspec.convert(dict(settings), cls.Settings, strict=True)
+    except msgspec.ValidationError as error:
+        text, _, place = str(error).replace("`", "").partition(" - at $.")
+        where = f"{cls.__name__}'s setting {place!r}" if place else f"{cls.__name__}'s settings"
+        raise UsageError(f"{where}: {text[:1].lower()}{text[1:]}") from error
+    return cls(env, converted)
+
+
+def provider(source: Any) -> str:
+    """The distribution that a class, function or object comes from, as `name==version`; empty if none is known."""
+    module = _module_of(source)
+    for group in (AGENTS, ENVS):
+        for point in _entry_points(group).values():
+            # A package's entry points share its top level; editable installs list no files to look it up by.
+            if point.dist is not None and point.module.split(".")[0] == module.split(".")[0]:
+                return f"{point.dist.name}=={point.dist.version}"
+    names = metadata.packages_distributions().get(module.split(".")[0], [])
+    return f"{names[0]}=={metadata.version(names[0])}" if names else ""
+
+
+def source_hash(source: Any) -> str:
+    """16 hex digits that name the text of the module in which `source` is defined; empty if it has none.
+
+    Line ends and trailing blanks do not count, so that checkouts on different systems agree.
+    """
+    module = sys.modules.get(_module_of(source))
+    file = getattr(module, "__file__", None)
+    if not file or not Path(file).is_file() or not str(file).endswith(".py"):
+        return ""
+    lines = [line.rstrip() for line in Path(file).read_text(encoding="utf-8").splitlines()]
+    return hashlib.blake2b("\n".join(lines).encode(), digest_size=8).hexdigest()
+
+
+def _entry_points(group: str) -> dict[str, metadata.EntryPoint]:
+    return {point.name: point for point in metadata.entry_points(group=group)}
+
+
+def _load(point: metadata.EntryPoint, name: str) -> Any:
+    try:
+        return point.load()
+    except ImportError as error:
+        raise _missing(name, error) from error
+    except AttributeError as error:
+        raise P2prlError(
+            f"{name} is announced by {point.value}, which does not exist: {_line(error)}"
+        ) from error
+
+
+def _gym_spec(env_id: str) -> GymSpec:
+    """Like gymnasium.spec, with `module:Id`, and `Id` without a version."""
+    module, _, plain = env_id.rpartition(":")
+    if module:
+        importlib.import_module(module)
+    versions = [key for key in gym.registry if key.rpartition("-v")[0] == plain]
+    spec = gym.spec(max(versions, key=lambda key: int(key.rpartition("-v")[2])) if versions else plain)
+    if spec.entry_point is None:
+        raise gym_error.UnregisteredEnv(f"{env_id} exists as a vector environment only")
+    return spec
+
+
+def _class_in_file(path: Path, class_name: str) -> Any:
+    if not path.is_file():
+        raise UsageError(f"there is no file {path} (looked in {Path.cwd()})")
+    module = _module_from(path.resolve())
+    found = getattr(module, class_name, None)
+    if found is None:
+        there = [key for key, value in vars(module).items() if _is_own_class(value, module)]
+        listed = f"it has {', '.join(sorted(there))}" if there else "it has no classes"
+        raise UsageError(f"{path} has no class {class_name!r}; {listed}")
+    return found
+
+
+def _is_own_class(value: Any, module: ModuleType) -> bool:
+    return inspect.isclass(value) and value.__module__ == module.__name__ and hasattr(value, "learner")
+
+
+def _module_from(path: Path) -> ModuleType:
+    name = f"p2prl_file_{path.stem}_{hashlib.blake2b(str(path).encode(), digest_size=4).hexdigest()}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{path} cannot be imported as Python")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # before it runs: annotations are resolved through it
+    try:
+        spec.loader.exec_module(module)
+    except ImportError as error:
+        del sys.modules[name]
+        raise _missing(str(path), error) from error
+    except Exception as error:
+        del sys.modules[name]
+        raise UsageError(f"{path} cannot be imported: {type(error).__name__}: {_line(error)}") from error
+    return module
+
+
+def _missing(name: str, error: Exception, provided_by: str = "") -> MissingPackage:
+    """Which package, as well as can be told: what the error advises, what it lacks, or what the host has."""
+    advice = re.search(r"pip install ([^`]+)`", str(error))
+    package = provided_by
+    if advice:
+        package = advice.group(1).strip().strip("\"'")
+    elif not package and isinstance(error, ModuleNotFoundError) and error.name:
+        package = error.name.split(".")[0]
+    if not package:
+        return MissingPackage(f"{name} cannot be imported: {_line(error)}")
+    return MissingPackage(f'{name} needs a package that is missing here: pip install "{package}"', package)
+
+
+def _unknown_env(env_id: str, error: Exception, provided_by: str = "") -> P2prlError:
+    namespace = env_id.rpartition("/")[0].rpartition(":")[2]
+    package = provided_by or _NAMESPACES.get(namespace, "")
+    if package:
+        return MissingPackage(
+            f'{env_id} needs a package that is missing here: pip install "{package}"', package
+        )
+    names = env_names()
+    bare = {name.rpartition("-v")[0].lower(): name for name in names if "-v" in name}
+    close = difflib.get_close_matches(env_id, names, 3, 0.6)
+    close += [bare[key] for key in difflib.get_close_matches(env_id.lower(), list(bare), 3, 0.6)]
+    if not close and isinstance(error, gym_error.NamespaceNotFound):
+        return UsageError(
+            f"no installed package registers {namespace}/...; install the one that does, or --env module:Id"
+        )
+    return UsageError(
+        f"no environment {env_id!r}{_listed(list(dict.fromkeys(close))[:3], 'p2prl experiments lists them')}"
+    )
+
+
+def _unknown_agent(name: str, known: list[str], provided_by: str) -> P2prlError:
+    if provided_by:
+        return MissingPackage(f'agent {name!r} is missing here: pip install "{provided_by}"', provided_by)
+    if not known:
+        return UsageError(
+            f"no agent {name!r}: no agents are installed at all; install p2prl itself (pip install -e .)"
+        )
+    return UsageError(f"no agent {name!r}{_nearest(name, known)}, or give path/to/file.py:Class")
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    names = sorted(known)
+    close = difflib.get_close_matches(word, names, 3, 0.5)
+    return _listed(close, f"there are {', '.join(names)}" if names else "there are none")
+
+
+def _listed(close: list[str], otherwise: str) -> str:
+    return f"; did you mean {' or '.join(close)}?" if close else f"; {otherwise}"
+
+
+def _module_of(source: Any) -> str:
+    if isinstance(source, gym.Env):
+        source = type(source.unwrapped)
+    if not inspect.isclass(source) and not inspect.isroutine(source):
+        source = type(source)
+    return str(source.__module__)
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,28 @@
+"""What one shard is told about its replay."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class ReplayParams(msgspec.Struct, frozen=True):
+    """The part of an agent's ReplaySpec that a shard needs, for this shard alone.
+
+    Attributes:
+        kind: `queue` (each session once, first in first out) or `uniform`.
+        capacity_bytes: what this shard may hold, decoded. At least one session, or one bundle of a queue,
+            always fits.
+        max_lag: sessions older than this many weights versions are stale; 0 for no limit.
+        window: ticks per sample that `mass` is counted for; 0 for whole sessions.
+        fsync_interval_s: the most seconds of acknowledged sessions that a power cut may take; a kill, none.
+        segment_bytes: the log begins a new file after this many bytes.
+    """
+
+    kind: Literal["queue", "uniform"] = "uniform"
+    capacity_bytes: int = 32_000_000
+    max_lag: int = 0
+    window: int = 1
+    fsync_interval_s: float = 1.0
+    segment_bytes: int = 8 * 1024 * 1024

@@ -1,0 +1,68 @@
+"""What a shard writes to its segment log, beside the framing. Read back only from this machine's disk."""
+
+from __future__ import annotations
+
+import msgspec
+
+from p2prl.core.dedup import Seen
+
+#: Kinds of record; log.SNAPSHOT is 0.
+BUNDLE = 1
+CONSUMED = 2
+
+
+class StoredBundle(msgspec.Struct, frozen=True, array_like=True):
+    """A bundle as it came, header and payload still encoded. Its sessions are numbered from `first`."""
+
+    first: int
+    slots: int
+    steps: int
+    node: str
+    boot_id: str
+    seq: int
+    header: bytes
+    payload: bytes
+
+
+class Snapshot(msgspec.Struct, frozen=True, array_like=True):
+    """What all earlier segments amount to.
+
+    Attributes:
+        next_session: the number that the next session gets.
+        consumed: sessions below this left the queue.
+        inserted_ticks, steps, stored: the run's totals in this shard.
+        seen: the names of stored bundles.
+    """
+
+    next_session: int
+    consumed: int
+    inserted_ticks: int
+    steps: int
+    stored: int
+    seen: list[Seen]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_bundles = msgspec.msgpack.Decoder(StoredBundle)
+_snapshots = msgspec.msgpack.Decoder(Snapshot)
+_numbers = msgspec.msgpack.Decoder(int)
+
+
+def encode_record(record: StoredBundle | Snapshot | int) -> bytes:
+    """The body of a record; a CONSUMED record is one number."""
+    return _encoder.encode(record)
+
+
+def decode_bundle_record(body: bytes) -> StoredBundle:
+    """A BUNDLE record; msgspec.MsgspecError if it is not one, as for the other two."""
+    return _bundles.decode(body)
+
+
+def decode_snapshot(body: bytes) -> Snapshot:
+    """A SNAPSHOT record."""
+    return _snapshots.decode(body)
+
+
+def decode_consumed(body: bytes) -> int:
+    """A CONSUMED record: sessions below this left the queue."""
+    return _numbers.decode(body)

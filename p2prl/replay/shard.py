@@ -1,0 +1,397 @@
+"""One shard's whole state, without a socket or a clock: what is taken, kept, and given to the trainer.
+
+The order in `accept` is the promise: a bundle is in the log before it is in the store, and in the store
+before the verdict is given. So a shard that was killed holds, when it is opened again, all that it ever
+acknowledged.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from p2prl.core.dedup import MAX_SEQ, Dedup
+from p2prl.core.messages import BundleHeader, Delivery, Verdict
+from p2prl.core.schema import SessionSchema, check_schema
+from p2prl.errors import LocalProtocolError, RemoteProtocolError
+from p2prl.replay.log import SNAPSHOT, LogError, SegmentLog
+from p2prl.replay.params import ReplayParams
+from p2prl.replay.records import (
+    BUNDLE,
+    CONSUMED,
+    Snapshot,
+    StoredBundle,
+    decode_bundle_record,
+    decode_consumed,
+    decode_snapshot,
+    encode_record,
+)
+from p2prl.replay.storage import QueueStore, RingStore, Sample, Store, check_ask, ring_capacity
+from p2prl.replay.validate import check_bundle
+from p2prl.wire.blocks import Array, Buffer
+from p2prl.wire.bundle import check_header, decode_bundle
+from p2prl.wire.frames import Frame, decode_bundle_header
+
+#: A bundle that is this many versions ahead may only be earlier than the broker's word: it is to come again.
+SOON_VERSIONS = 16
+#: Nodes whose refusals are counted apart; those of any others are counted under "".
+MAX_NODES = 256
+_MAX_BOOT_ID_CHARS = 64
+_MAX_WARNINGS = 20
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """The word on one bundle, and what it adds to the run; all zero unless it was stored now.
+
+    Attributes:
+        steps: ticks that are not RESET.
+        episodes: as in BundleHeader.
+        lag: weights versions between the one that played it and the current one.
+        text: for people: why it was refused, or cannot be taken now.
+    """
+
+    verdict: Verdict
+    steps: int = 0
+    episodes: list[tuple[float, int, float]] = field(default_factory=list)
+    lag: int = 0
+    text: str = ""
+
+
+@dataclass
+class Counters:
+    """Bundles by what became of them, and evicted sessions, since this process opened the shard."""
+
+    stored: int = 0
+    duplicate: int = 0
+    stale: int = 0
+    evicted: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    #: Never more than MAX_NODES keys, and "" for all others.
+    refused_by_node: dict[str, Counter[str]] = field(default_factory=dict)
+
+    def refuse(self, node: str, reason: str) -> None:
+        """One more of `node`."""
+        self.refused[reason] += 1
+        if node not in self.refused_by_node and len(self.refused_by_node) >= MAX_NODES:
+            node = ""
+        self.refused_by_node.setdefault(node, Counter())[reason] += 1
+
+
+class ShardStore:
+    """One shard. Made by `open`; every method may be called after any bytes from outside."""
+
+    def __init__(self, folder: Path, schema: SessionSchema, spec: ReplayParams, seed: int) -> None:
+        self._schema = schema
+        self._spec = spec
+        self._dedup = Dedup()
+        #: The number that the next session gets.
+        self._next_session = 0
+        #: Sessions below this left the queue, served or stale. Unused by a ring.
+        self._consumed = 0
+        #: True if `_consumed` is ahead of the log, because the disk was full.
+        self._consumed_unlogged = False
+        self._last_sync = 0.0
+        #: T per session, RESET ticks included, since the run began.
+        self.inserted_ticks = 0
+        #: Ticks that are not RESET, and bundles, since the run began.
+        self.steps_total = 0
+        self.stored_total = 0
+        self.counters = Counters()
+        #: One line for people for each thing found wrong with the log.
+        self.warnings: list[str] = []
+        self._log = SegmentLog(folder, spec.segment_bytes, self._snapshot)
+        recovered = self._read_log()
+        rng = np.random.default_rng([seed, self._next_session])
+        self._store: Store = (
+            QueueStore(schema, spec.capacity_bytes, spec.max_lag)
+            if spec.kind == "queue"
+            else RingStore(schema, spec.capacity_bytes, spec.window, rng)
+        )
+        self._restore(recovered)
+
+    @classmethod
+    def open(cls, folder: Path, schema: SessionSchema, spec: ReplayParams, seed: int) -> ShardStore:
+        """A shard with everything that its log holds.
+
+        Args:
+            folder: this shard's own; made if missing.
+            seed: of the sampler.
+
+        Raises:
+            LimitsForbid: there is no memory for its capacity.
+            LogError: the folder cannot be written.
+        """
+        problem = check_schema(schema)
+        if problem:
+            raise LocalProtocolError(f"the run's schema cannot be used: {problem}")
+        return cls(folder, schema, spec, seed)
+
+    # --- recovery -------------------------------------------------------------------------------------------
+
+    def _read_log(self) -> deque[StoredBundle]:
+        """Counters and dedup from all records; the bundles that may still be live, oldest first."""
+        live: deque[StoredBundle] = deque()
+        for kind, body in self._log.records():
+            try:
+                if kind == SNAPSHOT:
+                    self._apply_snapshot(decode_snapshot(body))
+                elif kind == CONSUMED:
+                    self._consumed = max(self._consumed, decode_consumed(body))
+                elif kind == BUNDLE:
+                    bundle = decode_bundle_record(body)
+                    self._count(bundle)
+                    self._log.hold(bundle.first + bundle.slots)
+                    live.append(bundle)
+            except msgspec.MsgspecError as error:
+                self._warn(f"replay log: a record of kind {kind} cannot be read: {error}")
+            self._drop_dead(live)
+        # Where bundles rotted, numbers that were served must not be given to new sessions.
+        self._next_session = max(self._next_session, self._consumed)
+        for line in self._log.damage:
+            self._warn(f"replay log: {line}")
+        return live
+
+    def _warn(self, line: str) -> None:
+        """Each line once, and not without end."""
+        if line not in self.warnings and len(self.warnings) < _MAX_WARNINGS:
+            self.warnings.append(line)
+
+    def _apply_snapshot(self, snapshot: Snapshot) -> None:
+        self._next_session = max(self._next_session, snapshot.next_session)
+        self._consumed = max(self._consumed, snapshot.consumed)
+        self.inserted_ticks = max(self.inserted_ticks, snapshot.inserted_ticks)
+        self.steps_total = max(self.steps_total, snapshot.steps)
+        self.stored_total = max(self.stored_total, snapshot.stored)
+        self._dedup.restore(snapshot.seen)
+
+    def _drop_dead(self, live: deque[StoredBundle]) -> None:
+        """Forget compressed bundles that cannot be live any more, so that a long log fits in memory."""
+        dead = self._consumed
+        if self._spec.kind == "uniform":
+            dead = self._next_session - ring_capacity(self._schema, self._spec.capacity_bytes)
+        while live and live[0].first + live[0].slots <= dead:
+            live.popleft()
+
+    def _restore(self, bundles: deque[StoredBundle]) -> None:
+        """Decode what is live into the store. What is of another schema, or rotted, is warned of."""
+        lost = 0
+        for bundle in bundles:
+            try:
+                header = decode_bundle_header(bundle.header)
+                arrays = decode_bundle(self._schema, header, bundle.payload)
+            except RemoteProtocolError:
+                lost += 1
+                continue
+            self._store.add(bundle.first, arrays, header.version)
+        if isinstance(self._store, QueueStore):
+            self._store.skip(self._consumed)
+        if lost:
+            self._warn(f"replay log: {lost} bundles are of another schema or broken, and were left out")
+
+    def _snapshot(self) -> bytes:
+        return encode_record(
+            Snapshot(
+                self._next_session,
+                self._consumed,
+                self.inserted_ticks,
+                self.steps_total,
+                self.stored_total,
+                self._dedup.snapshot(),
+            )
+        )
+
+    def _count(self, bundle: StoredBundle) -> None:
+        """A bundle is in the log: it counts, and will never be taken again."""
+        self._dedup.mark(bundle.node, bundle.boot_id, bundle.seq)
+        self._next_session = max(self._next_session, bundle.first + bundle.slots)
+        self.inserted_ticks += self._schema.ticks * bundle.slots
+        self.steps_total += bundle.steps
+        self.stored_total += 1
+
+    # --- bundles --------------------------------------------------------------------------------------------
+
+    def accept(
+        self,
+        node: str,
+        delivery: Delivery,
+        header_frame: Frame,
+        payload: Buffer,
+        current_version: int,
+        run_id: str,
+        now: float,
+    ) -> Accepted:
+        """Take a bundle, or say why not. When the verdict is `stored` it survives a kill of this process.
+
+        Args:
+            node: the sender's key, from the socket.
+            delivery, header_frame, payload: its three frames.
+            current_version: of the weights, the newest that this shard has heard of.
+            now: any clock that only grows, in seconds.
+
+        `busy` asks the member to send it again later: the queue or the disk is full, or the bundle was played
+        with weights that this shard may hear of in a moment.
+        """
+        try:
+            return self._accept(node, delivery, header_frame, payload, current_version, run_id, now)
+        except RemoteProtocolError as error:
+            self.counters.refuse(node, error.reason)
+            return _verdict(delivery, "refused", error.reason, text=str(error))
+        except LogError as error:
+            self._warn(str(error))
+            return _verdict(delivery, "busy", "disk_full" if error.full else "disk", text=str(error))
+
+    def _accept(
+        self,
+        node: str,
+        delivery: Delivery,
+        header_frame: Frame,
+        payload: Buffer,
+        current_version: int,
+        run_id: str,
+        now: float,
+    ) -> Accepted:
+        _check_delivery(delivery, run_id)
+        if self._dedup.seen(node, delivery.boot_id, delivery.seq):
+            self.counters.duplicate += 1
+            return _verdict(delivery, "duplicate")
+        header = decode_bundle_header(header_frame)
+        check_header(self._schema, header, len(payload))
+        _check_version(header, current_version)
+        lag = current_version - header.version
+        if self._spec.max_lag > 0 and lag > self._spec.max_lag:
+            self.counters.stale += 1
+            return _verdict(delivery, "stale")
+        if lag < 0:
+            return _verdict(delivery, "busy", "early")
+        if self._store.full():
+            return _verdict(delivery, "busy", "full")
+        arrays = decode_bundle(self._schema, header, payload)
+        check_bundle(self._schema, header, arrays)
+        # Before the append: a disk that fails here fails while nothing has changed.
+        self._sync_if_due(now)
+        self._keep(node, delivery, header, arrays, bytes(header_frame), bytes(payload))
+        return Accepted(_said(delivery, "stored"), header.steps, header.episodes, lag)
+
+    def _keep(
+        self,
+        node: str,
+        delivery: Delivery,
+        header: BundleHeader,
+        arrays: dict[str, Array],
+        header_frame: bytes,
+        payload: bytes,
+    ) -> None:
+        """Log, then store. Raises LogError, and then nothing has changed."""
+        first = self._next_session
+        bundle = StoredBundle(
+            first, header.slots, header.steps, node, delivery.boot_id, delivery.seq, header_frame, payload
+        )
+        self._log.append(BUNDLE, encode_record(bundle), mark=first + header.slots)
+        self._count(bundle)
+        self.counters.evicted += self._store.add(first, arrays, header.version)
+        self.counters.stored += 1
+        self._release()
+
+    def refuse(self, node: str, reason: str) -> None:
+        """Count a frame that was not even a Delivery."""
+        self.counters.refuse(node, reason)
+
+    # --- samples --------------------------------------------------------------------------------------------
+
+    def sample(self, count: int, window: int, current_version: int) -> Sample:
+        """Up to `count` windows (uniform) or whole sessions (queue); see storage.py.
+
+        What a queue gives is in the log as consumed before it is given: a session may be lost with a killed
+        trainer, but it is never trained on twice.
+
+        Raises:
+            RemoteProtocolError: a count or window that cannot be.
+        """
+        check_ask(self._schema, 0, window)
+        sample = self._store.sample(count, window, current_version)
+        if self._spec.kind == "queue":
+            self._consume()
+        return sample
+
+    def _consume(self) -> None:
+        consumed = self._store.first_live(self._next_session)
+        if consumed == self._consumed:
+            return
+        self._consumed = consumed
+        self._log_consumed()
+        self._release()
+
+    def _log_consumed(self) -> None:
+        """On a full disk the queue is served all the same, or nothing would ever empty it."""
+        try:
+            self._log.append(CONSUMED, encode_record(self._consumed))
+        except LogError as error:
+            self._consumed_unlogged = True
+            self._warn(str(error))
+        else:
+            self._consumed_unlogged = False
+
+    def mass(self) -> int:
+        """Places where a window may begin (uniform) or sessions that wait (queue)."""
+        return self._store.mass()
+
+    @property
+    def sessions(self) -> int:
+        """Sessions held."""
+        return self._store.sessions
+
+    @property
+    def size_bytes(self) -> int:
+        """Their bytes, decoded."""
+        return self._store.size_bytes
+
+    # --- upkeep ---------------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        """Now and then: what is due. Raises LogError if the disk fails; it may be called again."""
+        if self._consumed_unlogged:
+            self._log_consumed()
+        self._sync_if_due(now)
+
+    def _sync_if_due(self, now: float) -> None:
+        if now - self._last_sync >= self._spec.fsync_interval_s:
+            self._last_sync = now
+            self._log.sync()
+
+    def _release(self) -> None:
+        """Delete what is dead. What cannot be deleted now is tried again with the next bundle or sample."""
+        try:
+            self._log.release(self._store.first_live(self._next_session))
+        except LogError as error:
+            self._warn(str(error))
+
+    def close(self) -> None:
+        """Bring the log to the disk and let go of it."""
+        self._log.close()
+
+
+def _check_delivery(delivery: Delivery, run_id: str) -> None:
+    if delivery.run_id != run_id:
+        raise RemoteProtocolError("wrong_run", "a bundle of another run")
+    if not 0 <= delivery.seq < MAX_SEQ or len(delivery.boot_id) > _MAX_BOOT_ID_CHARS:
+        raise RemoteProtocolError("malformed", "a bundle whose number or boot id is out of bounds")
+
+
+def _check_version(header: BundleHeader, current_version: int) -> None:
+    if header.version < 0:
+        raise RemoteProtocolError("malformed", f"a bundle of version {header.version}")
+    if header.version > current_version + SOON_VERSIONS:
+        raise RemoteProtocolError("future_version", f"version {header.version} does not exist yet")
+
+
+def _said(delivery: Delivery, status: str, reason: str = "") -> Verdict:
+    return Verdict(seq=delivery.seq, status=status, reason=reason)
+
+
+def _verdict(delivery: Delivery, status: str, reason: str = "", text: str = "") -> Accepted:
+    return Accepted(_said(delivery, status, reason), text=text)

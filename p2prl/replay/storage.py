@@ -1,0 +1,309 @@
+"""Where decoded sessions live: a ring that is sampled at random, or a queue that is consumed.
+
+Sessions are numbered from 0 in the order in which a shard stored them. Both stores hold them in that order
+and let the oldest go first, so one number, `first_live`, says which are gone.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from p2prl.core.schema import SessionSchema
+from p2prl.errors import LimitsForbid, RemoteProtocolError
+from p2prl.replay.samplers import start_counts, uniform_starts
+from p2prl.replay.validate import FLAGS
+from p2prl.wire.blocks import Array
+
+#: Bytes of one sample, so that a wrong `count` or `window` cannot take the machine's memory.
+MAX_SAMPLE_BYTES = 1024 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What a shard gives the trainer.
+
+    Attributes:
+        columns: in the schema's order, `[count, rows, *shape]`; rows are window (+1), or the whole session's.
+        versions: int64 `[count]`, the weights versions that played them.
+        stale: sessions that were dropped from the queue because they had grown older than max_lag.
+    """
+
+    columns: list[Array]
+    versions: Array
+    stale: int = 0
+
+    @property
+    def count(self) -> int:
+        """How many samples these are."""
+        return len(self.versions)
+
+
+class Store(Protocol):
+    """Sessions, oldest first."""
+
+    def full(self) -> bool:
+        """True if no bundle can be taken now."""
+
+    def add(self, first: int, arrays: Mapping[str, Array], version: int) -> int:
+        """Take a bundle, `[rows, slots, *shape]` per column, whose sessions are numbered from `first`.
+
+        Returns how many older sessions went for it.
+        """
+
+    def sample(self, count: int, window: int, current_version: int) -> Sample:
+        """Up to `count` samples; RemoteProtocolError for a window or count that cannot be."""
+
+    def mass(self) -> int:
+        """What could be sampled now."""
+
+    def first_live(self, next_session: int) -> int:
+        """The number of the oldest session held; `next_session` if there is none."""
+
+    @property
+    def sessions(self) -> int:
+        """Sessions held."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Their bytes, decoded."""
+
+
+def check_ask(schema: SessionSchema, count: int, window: int) -> None:
+    """Refuse a sample that cannot be, before memory is taken for it."""
+    if count < 0 or not 0 <= window <= schema.ticks:
+        raise RemoteProtocolError(
+            "malformed", f"{count} windows of {window} ticks, of sessions of {schema.ticks}"
+        )
+    rows = window or schema.ticks
+    size = count * sum((rows + column.extra_row) * column.row_bytes for column in schema.columns)
+    if size > MAX_SAMPLE_BYTES:
+        raise RemoteProtocolError("oversize", f"a sample of {size} bytes")
+
+
+def ring_capacity(schema: SessionSchema, capacity_bytes: int) -> int:
+    """Sessions that a ring of so many bytes holds."""
+    return max(1, capacity_bytes // max(1, schema.session_bytes()))
+
+
+class RingStore:
+    """Sessions sampled at random, again and again; a new one overwrites the oldest.
+
+    Args:
+        capacity_bytes: decoded; at least one session is held.
+        window: ticks per sample that `mass` is counted for; 0 for whole sessions.
+
+    Raises:
+        LimitsForbid: there is no memory for it.
+    """
+
+    def __init__(
+        self, schema: SessionSchema, capacity_bytes: int, window: int, rng: np.random.Generator
+    ) -> None:
+        self._schema = schema
+        self._window = window
+        self._rng = rng
+        self.capacity = ring_capacity(schema, capacity_bytes)
+        try:
+            # Not filled: the system gives memory as sessions come, but refuses here what it could never give.
+            self._columns = [
+                np.empty((self.capacity, schema.rows(column), *column.shape), column.dtype)
+                for column in schema.columns
+            ]
+            self._versions = np.empty(self.capacity, np.int64)
+            self._numbers = np.empty(self.capacity, np.int64)
+            self._starts = np.zeros(self.capacity, np.int64)
+        except (MemoryError, ValueError) as error:
+            size = self.capacity * schema.session_bytes()
+            raise LimitsForbid(
+                f"no memory for a replay of {size / 1e6:.0f} MB a shard; set replay.capacity_bytes lower"
+            ) from error
+        names = [column.name for column in schema.columns]
+        self._flags = self._columns[names.index(FLAGS)] if FLAGS in names else None
+        #: Sessions held, the slot that is written next, and the valid first ticks of all windows together.
+        self._held = 0
+        self._head = 0
+        self._mass = 0
+
+    def full(self) -> bool:
+        """Never: the oldest make room."""
+        return False
+
+    def add(self, first: int, arrays: Mapping[str, Array], version: int) -> int:
+        """As in Store. Of a bundle larger than the ring its last sessions stay."""
+        slots: int = next(iter(arrays.values())).shape[1]
+        skip = max(0, slots - self.capacity)
+        done = skip
+        while done < slots:
+            count = min(slots - done, self.capacity - self._head)
+            self._write(self._head, done, count, arrays)
+            block = slice(self._head, self._head + count)
+            self._versions[block] = version
+            self._numbers[block] = np.arange(first + done, first + done + count)
+            self._head = (self._head + count) % self.capacity
+            done += count
+        evicted = skip + max(0, self._held + slots - skip - self.capacity)
+        self._held = min(self.capacity, self._held + slots - skip)
+        return evicted
+
+    def _write(self, at: int, start: int, count: int, arrays: Mapping[str, Array]) -> None:
+        """Copy `count` slots of a bundle, `[rows, slots]`, from slot `start` to `[slots, rows]` from `at`."""
+        block = slice(at, at + count)
+        for column, store in zip(self._schema.columns, self._columns, strict=True):
+            store[block] = arrays[column.name][:, start : start + count].swapaxes(0, 1)
+        self._mass -= int(self._starts[block].sum())
+        self._starts[block] = start_counts(self._flags, block, self._schema.ticks, self._window)
+        self._mass += int(self._starts[block].sum())
+
+    def sample(self, count: int, window: int, current_version: int) -> Sample:
+        """`count` windows at random sessions and offsets, with replacement, or none if no window can begin.
+
+        A window never crosses its session's end, and its first tick is never RESET. With window 0 whole
+        sessions.
+        """
+        check_ask(self._schema, count, window)
+        if window == 0:
+            session = self._rng.integers(max(1, self._held), size=count if self._held else 0)
+            return Sample([store.take(session, axis=0) for store in self._columns], self._versions[session])
+        session, offset = uniform_starts(
+            self._rng, self._flags, self._held, self._schema.ticks, window, count
+        )
+        return Sample(self._windows(session, offset, window), self._versions[session])
+
+    def _windows(self, session: Array, offset: Array, window: int) -> list[Array]:
+        """One gather per column over its rows laid end to end."""
+        rows_at: dict[bool, Array] = {}
+        columns = []
+        for column, store in zip(self._schema.columns, self._columns, strict=True):
+            rows = rows_at.get(column.extra_row)
+            if rows is None:
+                start = session * self._schema.rows(column) + offset
+                rows = start[:, None] + np.arange(window + column.extra_row)
+                rows_at[column.extra_row] = rows
+            flat = store.reshape(self.capacity * self._schema.rows(column), *column.shape)
+            columns.append(flat.take(rows, axis=0))
+        return columns
+
+    def mass(self) -> int:
+        """Ticks at which a window may begin."""
+        return self._mass
+
+    def first_live(self, next_session: int) -> int:
+        """As in Store."""
+        if self._held == 0:
+            return next_session
+        return int(self._numbers[self._head if self._held == self.capacity else 0])
+
+    @property
+    def sessions(self) -> int:
+        """Sessions held."""
+        return self._held
+
+    @property
+    def size_bytes(self) -> int:
+        """Their bytes, decoded."""
+        return self._held * self._schema.session_bytes()
+
+
+@dataclass
+class _Waiting:
+    """A bundle in the queue: sessions `[slots, rows, *shape]` per column, of which `taken` are gone."""
+
+    first: int
+    version: int
+    columns: list[Array]
+    slots: int
+    taken: int = 0
+
+
+class QueueStore:
+    """Sessions that are each taken once, first in first out.
+
+    It is full once it holds `capacity_bytes`, so the last bundle may overshoot: whatever the sizes of
+    bundles, one can always come in when the queue is empty.
+    """
+
+    def __init__(self, schema: SessionSchema, capacity_bytes: int, max_lag: int) -> None:
+        self._schema = schema
+        self._capacity_bytes = capacity_bytes
+        self._max_lag = max_lag
+        self._bundles: deque[_Waiting] = deque()
+        #: Sessions that wait.
+        self._held = 0
+
+    def full(self) -> bool:
+        """True once the capacity is reached."""
+        return self._held > 0 and self.size_bytes >= self._capacity_bytes
+
+    def add(self, first: int, arrays: Mapping[str, Array], version: int) -> int:
+        """As in Store; nothing ever goes for it."""
+        # Copies, in the order in which they will be sent, that do not keep the payload alive.
+        columns = [np.array(arrays[column.name].swapaxes(0, 1), order="C") for column in self._schema.columns]
+        slots = columns[0].shape[0]
+        self._bundles.append(_Waiting(first, version, columns, slots))
+        self._held += slots
+        return 0
+
+    def skip(self, before: int) -> None:
+        """Forget the sessions numbered below `before`: they were consumed in an earlier life."""
+        while self._bundles and self._bundles[0].first + self._bundles[0].taken < before:
+            front = self._bundles[0]
+            self._take(min(before - front.first, front.slots) - front.taken)
+
+    def sample(self, count: int, window: int, current_version: int) -> Sample:
+        """The oldest sessions, up to `count`, whole whatever the window. Stale ones are dropped."""
+        check_ask(self._schema, min(count, self._held), 0)
+        parts: list[list[Array]] = []
+        versions: list[int] = []
+        stale = 0
+        while self._bundles and len(versions) < count:
+            front = self._bundles[0]
+            if self._max_lag > 0 and current_version - front.version > self._max_lag:
+                stale += front.slots - front.taken
+                self._take(front.slots - front.taken)
+                continue
+            taken = min(count - len(versions), front.slots - front.taken)
+            parts.append([column[front.taken : front.taken + taken] for column in front.columns])
+            versions.extend([front.version] * taken)
+            self._take(taken)
+        return Sample(self._joined(parts), np.array(versions, np.int64), stale)
+
+    def _take(self, count: int) -> None:
+        """`count` sessions of the front bundle are gone."""
+        front = self._bundles[0]
+        front.taken += count
+        self._held -= count
+        if front.taken == front.slots:
+            self._bundles.popleft()
+
+    def _joined(self, parts: list[list[Array]]) -> list[Array]:
+        if not parts:
+            return [
+                np.empty((0, self._schema.rows(column), *column.shape), column.dtype)
+                for column in self._schema.columns
+            ]
+        return [np.concatenate(pieces) for pieces in zip(*parts, strict=True)]
+
+    def mass(self) -> int:
+        """Sessions that wait."""
+        return self._held
+
+    def first_live(self, next_session: int) -> int:
+        """As in Store."""
+        if not self._bundles:
+            return next_session
+        return self._bundles[0].first + self._bundles[0].taken
+
+    @property
+    def sessions(self) -> int:
+        """Sessions that wait."""
+        return self._held
+
+    @property
+    def size_bytes(self) -> int:
+        """Their bytes, decoded."""
+        return self._held * self._schema.session_bytes()

@@ -1,0 +1,263 @@
+"""Contract tests that any agent or environment can be put through, ours and other people's.
+
+    def test_my_agent():
+        env = make_my_env()
+        check_agent(MyAgent, env_spec(env, "Mine-v0"))
+
+Each raises an AssertionError whose one line says what is wrong. They use numpy's and the agent's own randomness only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from p2prl.core.schema import TERMINATED, TRUNCATED, SessionSchema, check_schema
+from p2prl.core.spaces import EnvSpec, Leaf, Space, leaves
+from p2prl.learn.contracts import Actor, Agent, Array, Explore, Learner, Tree, Weights
+from p2prl.learn.spaces import action_for_env, env_spec, join, session_schema, split
+from p2prl.registry import make_agent
+
+_SLOTS = 3
+
+
+def check_agent(
+    agent_cls: type[Agent], env: EnvSpec, settings: Mapping[str, Any] | None = None, updates: int = 40
+) -> None:
+    """An agent keeps its contract (p2prl/learn/contracts.py) in this environment's spaces.
+
+    Checked: fields and schema; actions on all slots, inside the space, of the right shapes; greedy play repeats itself;
+    observations and weights are left alone; `updates` updates run on random data; new weights load; what the learner
+    saved it takes back exactly, and goes on from there alike.
+
+    Raises:
+        AssertionError: what is wrong, in one line.
+    """
+    agent = make_agent(agent_cls, env, settings or {})
+    replay = agent.replay()
+    problem = check_schema(session_schema(env, agent.fields(), replay.ticks))
+    assert not problem, f"fields() and replay() make no valid session: {problem}"
+    assert replay.kind in ("queue", "uniform"), f"replay().kind is {replay.kind!r}, not queue or uniform"
+    assert 0 <= replay.window <= replay.ticks, (
+        f"replay().window {replay.window} is outside 0..ticks ({replay.ticks})"
+    )
+    learner = agent.learner("cpu", 1)
+    _check_actor(agent, env, learner.weights())
+    batches = _batches(agent, env, updates)
+    _check_learner(agent, env, learner, batches)
+
+
+def check_env(make_env: Callable[[], gym.Env[Any, Any]], steps: int = 300) -> None:
+    """An environment can be played by p2prl: storable spaces, seeds that work, observations that fit their space.
+
+    `steps` random steps are played twice from one seed; both must agree. An environment on the wall clock (RealTime)
+    agrees only while it is stepped in time.
+
+    Raises:
+        AssertionError: what is wrong, in one line.
+        UsageError: the spaces cannot be stored.
+    """
+    one, other = make_env(), make_env()
+    try:
+        spec = env_spec(one, "the environment")
+        traces = [_trace(env, spec, steps) for env in (one, other)]
+        for step, (a, b) in enumerate(zip(*traces, strict=True)):
+            assert a == b, (
+                f"two environments with the same seed and actions differ at step {step}: reset(seed=) ignored?"
+            )
+    finally:
+        one.close()
+        other.close()
+
+
+def sample_columns(
+    space: Space, prefix: str, shape: tuple[int, ...], rng: np.random.Generator
+) -> dict[str, Array]:
+    """Random arrays `[*shape, ...]` per leaf of `space`, inside its bounds (infinite ones are cut to +-1)."""
+    return {name: _sample_leaf(leaf, shape, rng) for name, leaf in leaves(space, prefix)}
+
+
+def _sample_leaf(leaf: Leaf, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    low, high = (
+        np.broadcast_to(np.array(b), np.prod(leaf.shape, dtype=int)).reshape(leaf.shape)
+        for b in (leaf.low, leaf.high)
+    )
+    if np.dtype(leaf.dtype).kind in "iub":
+        return rng.integers(low, high, size=(*shape, *leaf.shape), endpoint=True).astype(leaf.dtype)
+    low, high = np.where(np.isfinite(low), low, -1.0), np.where(np.isfinite(high), high, 1.0)
+    return rng.uniform(low, high, size=(*shape, *leaf.shape)).astype(leaf.dtype)
+
+
+def _check_actor(agent: Agent, env: EnvSpec, weights: Weights) -> None:
+    rng = np.random.default_rng(1)
+    actor = agent.actor()
+    _load(actor, weights)
+    columns = sample_columns(env.observation, "obs", (_SLOTS,), rng)
+    before = {name: values.copy() for name, values in columns.items()}
+    obs = join(env.observation, "obs", columns)
+    explore = Explore(rng=np.random.default_rng(2), level=np.arange(_SLOTS) / _SLOTS)
+    state = actor.start(_SLOTS)
+    for name, rows in state.items():
+        assert len(rows) == _SLOTS, f"start({_SLOTS}) gives {len(rows)} rows of {name!r}"
+    for _ in range(5):
+        actions, state, extras = actor.act(obs, state, explore)
+        _check_actions(env, actions)
+        _check_extras(agent, extras)
+    greedy = [actor.act(obs, actor.start(_SLOTS), None)[0] for _ in range(2)]
+    assert _same(env.action, *greedy), (
+        "greedy play (explore=None) gave two different actions for one observation"
+    )
+    for name, values in columns.items():
+        assert np.array_equal(values, before[name], equal_nan=True), (
+            f"act changed the observation {name!r} in place"
+        )
+
+
+def _check_actions(env: EnvSpec, actions: Tree) -> None:
+    named = split(env.action, "action", actions)
+    for name, leaf in leaves(env.action, "action"):
+        values = np.asarray(named[name])
+        expected = (_SLOTS, *leaf.shape)
+        assert values.shape == expected, f"{name} has the shape {values.shape}, not {expected}"
+        assert np.can_cast(values.dtype, leaf.dtype, "same_kind"), (
+            f"{name} has the dtype {values.dtype}, not {leaf.dtype}"
+        )
+        low, high = (np.array(bound) for bound in (leaf.low, leaf.high))
+        flat = values.reshape(_SLOTS, -1)
+        inside = (flat >= low) & (flat <= high)
+        assert inside.all(), (
+            f"{name} leaves its bounds: {flat[~inside][0]} is not in [{low.min()}, {high.max()}]"
+        )
+
+
+def _check_extras(agent: Agent, extras: Mapping[str, Array]) -> None:
+    fields = agent.fields()
+    assert extras.keys() == fields.keys(), (
+        f"act gives the fields {sorted(extras)}, fields() says {sorted(fields)}"
+    )
+    for name, field in fields.items():
+        values = np.asarray(extras[name])
+        expected = (_SLOTS, *field.shape)
+        assert values.shape == expected, f"the field {name!r} has the shape {values.shape}, not {expected}"
+        assert values.dtype == field.dtype, (
+            f"the field {name!r} has the dtype {values.dtype}, not {field.dtype}"
+        )
+
+
+def _load(actor: Actor, weights: Weights) -> None:
+    """As players do: arrays that cannot be written."""
+    frozen = {name: np.array(values) for name, values in weights.items()}
+    for values in frozen.values():
+        values.setflags(write=False)
+    actor.load(frozen)
+
+
+def _batches(agent: Agent, env: EnvSpec, count: int) -> list[dict[str, Array]]:
+    """Random but well-formed samples; the actor's own fields, so that they mean something to the learner."""
+    rng = np.random.default_rng(3)
+    replay = agent.replay()
+    ticks = replay.window or replay.ticks
+    actor = agent.actor()
+    _load(actor, agent.learner("cpu", 1).weights())
+    explore = Explore(rng=np.random.default_rng(4), level=np.zeros(replay.batch))
+    state = actor.start(replay.batch)
+    batches = []
+    for _ in range(count):
+        columns = sample_columns(env.observation, "obs", (replay.batch, ticks + 1), rng)
+        rows: list[dict[str, Array]] = []
+        for tick in range(ticks):
+            obs = join(env.observation, "obs", {name: values[:, tick] for name, values in columns.items()})
+            actions, state, extras = actor.act(obs, state, explore)
+            rows.append({**split(env.action, "action", actions), **extras})
+        columns.update({name: np.stack([row[name] for row in rows], axis=1) for name in rows[0]})
+        columns["reward"] = rng.normal(size=(replay.batch, ticks)).astype(np.float32)
+        # Ends only on the last tick: an end inside would need a RESET after it.
+        columns["flags"] = np.zeros((replay.batch, ticks), np.uint8)
+        columns["flags"][:, -1] = rng.choice([0, TERMINATED, TRUNCATED], size=replay.batch)
+        columns["version"] = np.zeros(replay.batch, np.int64)
+        batches.append(columns)
+    return batches
+
+
+def _check_learner(agent: Agent, env: EnvSpec, learner: Learner, batches: list[dict[str, Array]]) -> None:
+    first = learner.weights()
+    kept = {name: np.array(values) for name, values in first.items()}
+    for batch in batches:
+        update = learner.update(batch)
+        for name, value in update.metrics.items():
+            assert np.isfinite(value), f"update's metric {name!r} is {value}"
+    for name, values in kept.items():
+        assert np.array_equal(values, first[name]), (
+            f"weights() gave {name!r} as a view: later updates changed it"
+        )
+    _check_actor(agent, env, learner.weights())
+    saved = {name: np.array(values) for name, values in learner.save().items()}
+    other = agent.learner("cpu", 2)
+    other.load(saved)
+    _alike(saved, other.save(), "save() after load() differs in")
+    _alike(learner.weights(), other.weights(), "weights() after load() differ in")
+    for one in (learner, other):
+        one.update(batches[0])
+    _alike(learner.weights(), other.weights(), "one update after load() gives different")
+
+
+def _alike(one: Mapping[str, Array], other: Mapping[str, Array], text: str) -> None:
+    assert one.keys() == other.keys(), f"{text} names: {sorted(one.keys() ^ other.keys())}"
+    for name, values in one.items():
+        assert np.array_equal(values, other[name]), f"{text} {name!r}"
+
+
+def _same(space: Space, one: Tree, other: Tree) -> bool:
+    first, second = split(space, "", one), split(space, "", other)
+    return all(np.array_equal(first[name], second[name]) for name in first)
+
+
+def _trace(env: gym.Env[Any, Any], spec: EnvSpec, steps: int) -> list[bytes]:
+    """Everything an environment says over `steps` random steps, as bytes."""
+    rng = np.random.default_rng(5)
+    obs, _ = env.reset(seed=6)
+    trace = [_checked(spec, obs, "reset")]
+    over = False
+    for _ in range(steps):
+        if over:
+            obs, _ = env.reset()
+            trace.append(_checked(spec, obs, "reset"))
+        columns = sample_columns(spec.action, "action", (), rng)
+        action = action_for_env(env.action_space, join(spec.action, "action", columns))
+        obs, reward, terminated, truncated, info = env.step(action)
+        assert np.isfinite(float(reward)), f"step gave the reward {reward}"
+        assert isinstance(info, dict), f"step gave info of type {type(info).__name__}, not dict"
+        over = bool(terminated or truncated)
+        assert "final_observation" not in info, (
+            "the environment resets itself at an episode's end; remove its autoreset"
+        )
+        trace.append(
+            _checked(spec, obs, "step")
+            + np.float64(reward).tobytes()
+            + bytes([bool(terminated), bool(truncated)])
+        )
+    return trace
+
+
+def _checked(spec: EnvSpec, obs: Tree, where: str) -> bytes:
+    """The observation's bytes, as they would be stored."""
+    parts = []
+    named = split(spec.observation, "obs", obs)
+    for name, leaf in leaves(spec.observation, "obs"):
+        values = np.asarray(named[name])
+        assert values.shape == leaf.shape, (
+            f"{where} gave {name} the shape {values.shape}, its space says {leaf.shape}"
+        )
+        stored = values.astype(leaf.dtype)
+        assert np.array_equal(stored, values), (
+            f"{where} gave {name} values that {leaf.dtype}, its space's dtype, cannot hold"
+        )
+        assert np.isfinite(stored).all(), f"{where} gave {name} a value that is not finite"
+        parts.append(stored.tobytes())
+    return b"".join(parts)
+
+
+__all__ = ["SessionSchema", "check_agent", "check_env", "sample_columns"]

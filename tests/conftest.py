@@ -1,0 +1,126 @@
+"""What every test gets: places of its own, a way to wait, and a check that nothing is left behind."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+_ROOT = Path(__file__).resolve().parent.parent
+_TICK_S = 0.02
+#: How long a thread or child that was told to end may still be seen.
+_GRACE_S = 5.0
+
+
+def wait_until(condition: Callable[[], object], timeout: float = 10.0, what: str = "") -> object:
+    """Poll `condition` until it is true, and return what it returned.
+
+    Raises:
+        AssertionError: it was not true within `timeout` seconds; `what` says what was waited for.
+    """
+    deadline = time.monotonic() + timeout
+    tick = threading.Event()
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() >= deadline:
+            raise AssertionError(f"{what or condition} was not so within {timeout} s; last: {value!r}")
+        tick.wait(_TICK_S)
+
+
+@pytest.fixture(name="wait_until")
+def _wait_until() -> Callable[..., object]:
+    """The function `wait_until`, for tests that do not import it."""
+    return wait_until
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A fresh state folder that P2PRL_HOME points to, for this process and its children."""
+    folder = tmp_path / "home"
+    folder.mkdir(mode=0o700)
+    monkeypatch.setenv("P2PRL_HOME", str(folder))
+    return folder
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A state folder and a temporary folder of our own for the whole session.
+
+    A test that forgot `home` does not touch the state of whoever runs the tests, and what a test or its
+    children leave in the temporary folder is seen. Its path is short: ipc sockets have room for 100 letters.
+    """
+    state = tmp_path_factory.mktemp(
+        "state"
+    )  # before TMPDIR changes: pytest keeps its folders where they always are
+    scratch = Path(tempfile.mkdtemp(prefix="pt-"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("P2PRL_HOME", str(state))
+        # torch makes this folder below the temporary one whenever an optimiser is made.
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(state / "torch"))
+        for name in ("TMPDIR", "TEMP", "TMP"):
+            patch.setenv(name, str(scratch))
+        patch.setattr(tempfile, "tempdir", str(scratch))
+        yield scratch
+    shutil.rmtree(scratch, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def _leaves_nothing(request: pytest.FixtureRequest, _own_places: Path) -> Iterator[None]:
+    """Fail a test that leaves a thread, a child process, an open port, or a file beside its tmp_path."""
+    places = (_ROOT, _own_places)
+    threads, files, ports = set(threading.enumerate()), _files(places), _open_ports()
+    children = {child.pid for child in _children()}
+    yield
+    deadline = time.monotonic() + _GRACE_S
+    tick = threading.Event()
+    while left := _leftovers(threads, children, ports, _files(places) - files):
+        if time.monotonic() >= deadline:
+            pytest.fail(f"{request.node.nodeid} left behind: {'; '.join(left)}")
+        tick.wait(_TICK_S)
+
+
+def _leftovers(
+    threads: set[threading.Thread], children: set[int], ports: set[tuple[str, int]], files: set[Path]
+) -> list[str]:
+    left = [f"thread {t.name}" for t in threading.enumerate() if t not in threads and t.is_alive()]
+    left += [f"process {_command(child)}" for child in _children() if child.pid not in children]
+    left += [f"open port {address}:{port}" for address, port in _open_ports() - ports]
+    left += [f"file {path}" for path in files]
+    return left
+
+
+def _children() -> list[psutil.Process]:
+    """Children and theirs, without the tracker that multiprocessing keeps until this process ends."""
+    children = psutil.Process().children(recursive=True)
+    return [child for child in children if "resource_tracker" not in _command(child)]
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return f"{process.pid} (ended, but nobody waited for it)"
+        return f"{process.pid} {' '.join(process.cmdline())[:200]}"
+    except psutil.NoSuchProcess:
+        return f"{process.pid} (gone)"
+
+
+def _open_ports() -> set[tuple[str, int]]:
+    """Where this process listens, or has a UDP socket bound."""
+    return {
+        (connection.laddr.ip, connection.laddr.port)
+        for connection in psutil.Process().net_connections(kind="inet")
+        if connection.laddr and connection.status in (psutil.CONN_LISTEN, psutil.CONN_NONE)
+    }
+
+
+def _files(places: Sequence[Path]) -> set[Path]:
+    """The tops of these folders; dot names are caches of the tools."""
+    return {path for place in places for path in place.iterdir() if not path.name.startswith(".")}

@@ -1,0 +1,249 @@
+"""Real `p2prl` commands for tests: started as a person would, listened to by their JSON lines, and surely ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import psutil
+
+from tests.conftest import wait_until
+
+Event = dict[str, Any]
+#: Far from the default block, so that a host that a developer runs by hand is not in the way.
+BASE_PORT = 21000
+
+
+class Program:
+    """One `p2prl` command. Use it as a context manager: whatever happens, nothing of it stays.
+
+    Args:
+        arguments: after `p2prl`.
+        home: its P2PRL_HOME.
+        prefix: put before the command, such as `ip netns exec NAME`.
+    """
+
+    def __init__(
+        self,
+        *arguments: str,
+        home: Path,
+        prefix: Sequence[str] = (),
+        env: dict[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> None:
+        self.events: list[Event] = []
+        self.errors: list[str] = []
+        self.arguments = arguments
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._process = subprocess.Popen(
+            [*prefix, sys.executable, "-m", "p2prl.cli", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "P2PRL_HOME": str(home), **(env or {})},
+            cwd=cwd,
+            text=True,
+        )
+        self._threads = [
+            threading.Thread(target=self._read_events, daemon=True),
+            threading.Thread(target=self._read_errors, daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    # --- what can be seen
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def code(self) -> int | None:
+        """The exit code, or None while it runs."""
+        return self._process.poll()
+
+    @property
+    def stderr(self) -> str:
+        return "\n".join(self.errors)
+
+    def of(self, kind: str) -> list[Event]:
+        """The events of one kind so far."""
+        return [event for event in list(self.events) if event["event"] == kind]
+
+    def last(self, kind: str = "progress") -> Event | None:
+        """The newest event of one kind."""
+        found = self.of(kind)
+        return found[-1] if found else None
+
+    def wait_for(
+        self, kind: str, condition: Callable[[Event], bool] = lambda event: True, timeout: float = 30.0
+    ) -> Event:
+        """Wait for an event; fails at once, with what was printed, if the program ends before."""
+
+        def look() -> Event | None:
+            for event in self.of(kind):
+                if condition(event):
+                    return event
+            if self.code is not None:
+                self._join()
+                if not any(condition(event) for event in self.of(kind)):
+                    raise AssertionError(
+                        f"p2prl {' '.join(self.arguments)} ended with {self.code} before {kind}:\n{self.stderr}"
+                    )
+            return None
+
+        found = wait_until(
+            look, timeout, f"{kind} of p2prl {self.arguments[0]}; stderr:\n{self.stderr[-2000:]}"
+        )
+        assert isinstance(found, dict)
+        return found
+
+    def wait_for_line(self, pattern: str, timeout: float = 30.0) -> str:
+        """Wait for a line on standard error that matches."""
+
+        def look() -> str | None:
+            return next((line for line in list(self.errors) if re.search(pattern, line)), None)
+
+        found = wait_until(look, timeout, f"{pattern!r} on stderr; there was:\n{self.stderr[-2000:]}")
+        assert isinstance(found, str)
+        return found
+
+    def children(self, role: str = "") -> list[psutil.Process]:
+        """Its processes, or those of one role (`broker`, `shard`, `trainer`, `member`, `player`)."""
+        found = []
+        for child in psutil.Process(self.pid).children(recursive=True):
+            try:
+                words = child.cmdline()
+            except (psutil.NoSuchProcess, psutil.ZombieProcess):
+                continue
+            if "p2prl.nodes" in words and role in ("", words[-1]):
+                found.append(child)
+        return found
+
+    # --- what can be done
+
+    def tell(self, number: int = signal.SIGTERM) -> None:
+        self._process.send_signal(number)
+
+    def end(self, timeout: float = 10.0, number: int = signal.SIGTERM) -> int:
+        """Send a signal and wait for the end; returns the exit code."""
+        self.tell(number)
+        return self.wait(timeout)
+
+    def wait(self, timeout: float = 30.0) -> int:
+        """Wait for the end; returns the exit code."""
+        code = self._process.wait(timeout)
+        self._join()
+        return code
+
+    def kill(self) -> None:
+        """kill -9 the command's own process; its children must notice by themselves."""
+        self._process.kill()
+        self._process.wait()
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        family = [psutil.Process(self.pid), *self.children()] if self.code is None else []
+        if self.code is None:
+            self.tell()
+        try:
+            self._process.wait(8.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        for process in family[1:]:
+            if process.is_running():
+                process.kill()
+        self._join()
+        for pipe in (self._process.stdout, self._process.stderr):
+            if pipe is not None:
+                pipe.close()
+        if value is not None and self.errors:
+            value.add_note(f"p2prl {' '.join(self.arguments)} said:\n{self.stderr[-3000:]}") if hasattr(
+                value, "add_note"
+            ) else None
+
+    def _join(self) -> None:
+        for thread in self._threads:
+            thread.join(5.0)
+
+    def _read_events(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.events.append(json.loads(line))
+
+    def _read_errors(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self.errors.append(line.rstrip("\n"))
+
+
+def host(tmp_path: Path, *arguments: str, name: str = "host", port: int = BASE_PORT, **more: Any) -> Program:
+    """`p2prl host --json` on loopback, with its own state folder and results below `tmp_path`."""
+    return Program(
+        "host",
+        *arguments,
+        *("--name", name, "--port", str(port), "--interface", "lo", "--json"),
+        *(() if "--results" in arguments else ("--results", str(tmp_path / "results"))),
+        home=tmp_path / f"home-{name}",
+        **more,
+    )
+
+
+def join(
+    tmp_path: Path, *arguments: str, name: str = "joiner", target: str | None = None, **more: Any
+) -> Program:
+    """`p2prl join --json`, by default to the host on BASE_PORT."""
+    return Program(
+        "join",
+        target if target is not None else f"127.0.0.1:{BASE_PORT}",
+        *arguments,
+        *("--name", name, "--json"),
+        *(() if "--players" in arguments else ("--players", "1")),
+        home=tmp_path / f"home-{name}",
+        **more,
+    )
+
+
+def run(
+    tmp_path: Path, *arguments: str, name: str = "client", timeout: float = 60.0
+) -> subprocess.CompletedProcess[str]:
+    """One short command, to its end."""
+    home = tmp_path / f"home-{name}"
+    home.mkdir(mode=0o700, exist_ok=True)
+    return subprocess.run(
+        [sys.executable, "-m", "p2prl.cli", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env={**os.environ, "P2PRL_HOME": str(home)},
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+
+
+def status(tmp_path: Path, target: str = f"127.0.0.1:{BASE_PORT}") -> Event:
+    """`p2prl status --json`."""
+    done = run(tmp_path, "status", target, "--json")
+    assert done.returncode == 0, done.stderr
+    found: Event = json.loads(done.stdout)
+    return found
+
+
+def balanced(books: Event) -> bool:
+    """The accounting identity of design section 4."""
+    out = books["stored"] + books["pending"] + books["refused"] + books["stale"] + books["dropped"]
+    return bool(books["produced"] == out)

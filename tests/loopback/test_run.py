@@ -1,0 +1,58 @@
+"""A whole run on loopback: host and joiner as real commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests import kit
+
+
+def test_a_host_alone_trains_with_its_own_players(tmp_path: Path) -> None:
+    with kit.host(tmp_path, "chain", "--players", "1", "--stop-steps", "3000") as host:
+        started = host.wait_for("started")
+        assert host.wait(60) == 0
+        stopped = host.last("stopped")
+    assert stopped is not None
+    assert stopped["reason"] == "steps"
+    assert stopped["steps"] >= 3000
+    assert kit.balanced(stopped["bundles"])
+    folder = Path(started["results"])
+    assert (folder / "experiment.toml").is_file()
+    assert (folder / "progress.jsonl").read_bytes().count(b"\n") >= 1
+    assert list((folder / "checkpoints").glob("*/DONE"))
+
+
+def test_a_joiner_plays_for_a_host_without_players(tmp_path: Path) -> None:
+    with kit.host(tmp_path, "chain", "--players", "0") as host:
+        host.wait_for("progress")
+        with kit.join(tmp_path) as joiner:
+            joiner.wait_for("joined")
+            host.wait_for("progress", lambda e: e["steps"] > 1000 and e["updates"] > 0)
+            shown = kit.status(tmp_path)
+            [row] = shown["nodes"]
+            assert (row["name"], row["state"], row["players"]) == ("joiner", "working", 1)
+            assert row["weights_version"] >= 0
+            assert kit.balanced(row["bundles"])
+            assert host.end() == 0
+            assert joiner.wait(10) == 0
+        left = joiner.last("left")
+    assert left is not None
+    assert left["reason"] == "stopped"
+
+
+def test_resume_goes_on_where_it_was(tmp_path: Path) -> None:
+    results = ("--results", str(tmp_path / "results"))
+    with kit.host(tmp_path, "chain", "--players", "1", "--stop-steps", "4000", *results) as first:
+        assert first.wait(60) == 0
+    before = first.last("stopped")
+    assert before is not None
+    with kit.host(tmp_path, "--players", "0", "--resume", *results) as second:
+        started = second.wait_for("started")
+        shown = second.wait_for("progress", lambda e: e["updates"] >= before["updates"] > 0)
+        assert started["resumed"]
+        assert started["term"] == 2
+        assert shown["steps"] == before["steps"]
+        assert shown["episodes"] >= before["episodes"]
+        assert shown["weights_version"] > before["weights_version"]
+        assert sum(s["sessions"] for s in kit.status(tmp_path)["shards"]) > 0
+        assert second.end() == 0

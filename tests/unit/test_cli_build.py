@@ -1,0 +1,161 @@
+"""From flags to an experiment, and the shapes that `ls` and `eval` print."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from p2prl.cli.build import ExperimentFlags, check_installed, effective_experiment, resumed_experiment
+from p2prl.cli.context import node_name
+from p2prl.cli.evaluate import result_lines, result_object
+from p2prl.cli.ls import host_object, host_table
+from p2prl.cli.output import json_line
+from p2prl.config import AgentConfig, EnvConfig, Experiment, ReplayConfig
+from p2prl.errors import UsageError
+from p2prl.net.cards import FoundHost
+from p2prl.nodes.evaluate import EvalResult
+from p2prl.settings import dump_experiment, find_experiment
+from tests.unit.cli_samples import HOSTILE
+from tests.unit.test_cli_view import drawn
+
+
+def test_no_flags_are_the_cartpole_preset() -> None:
+    assert effective_experiment(ExperimentFlags()) == find_experiment("cartpole")
+
+
+def test_flags_lie_over_set_which_lies_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('seed = 1\nshards = 1\n[agent]\nname = "dqn"\ngamma = 0.5\n[stop]\nsteps = 5\n')
+    flags = ExperimentFlags(
+        experiment=str(file),
+        assignments=["seed=2", "shards=2", "agent.gamma=0.9"],
+        seed=3,
+        envs=4,
+        gpu=True,
+        stop_return=475.0,
+        stop_time=1.5,
+    )
+    found = effective_experiment(flags)
+    assert (found.seed, found.shards, found.play.envs, found.train.device) == (3, 2, 4, "gpu")
+    assert found.agent == AgentConfig("dqn", {"gamma": 0.9})
+    assert (found.stop.steps, found.stop.mean_return, found.stop.time_s) == (5, 475.0, 1.5)
+
+
+def test_set_reaches_the_agent_and_environment_that_the_flags_name() -> None:
+    flags = ExperimentFlags(env="chain", agent="cem", assignments=["env.args.length=7", "agent.population=9"])
+    found = effective_experiment(flags)
+    assert (found.env, found.agent) == (
+        EnvConfig("chain", {"length": 7}),
+        AgentConfig("cem", {"population": 9}),
+    )
+    assert found.name == "chain-cem"
+
+
+def test_another_environment_alone_does_not_take_the_presets_settings(tmp_path: Path) -> None:
+    assert effective_experiment(ExperimentFlags(env="Acrobot-v1")).agent == Experiment().agent
+    file = tmp_path / "mine.toml"
+    file.write_text("[replay]\nbatch = 7\n[env]\nid = 'A-v1'\n[env.args]\nx = 1\n")
+    found = effective_experiment(ExperimentFlags(experiment=str(file), env="Acrobot-v1"))
+    assert (found.replay, found.env) == (ReplayConfig(batch=7), EnvConfig("Acrobot-v1"))
+
+
+@pytest.mark.parametrize(
+    ("device", "gpu", "chosen"), [("cuda", True, "cuda"), ("cpu", False, "cpu"), (None, False, "auto")]
+)
+def test_gpu_and_device_agree(device: str | None, gpu: bool, chosen: str) -> None:
+    assert effective_experiment(ExperimentFlags(device=device, gpu=gpu)).train.device == chosen
+
+
+@pytest.mark.parametrize("device", ["cpu", "auto"])
+def test_gpu_and_device_contradict(device: str) -> None:
+    with pytest.raises(UsageError, match="contradict"):
+        effective_experiment(ExperimentFlags(device=device, gpu=True))
+
+
+@pytest.mark.parametrize(
+    ("agent", "told"),
+    [
+        (AgentConfig("dqn", {"gama": 0.9}), "did you mean agent.gamma"),
+        (AgentConfig("dqn", {"gamma": 2}), "agent.gamma = 2"),
+        (AgentConfig("dqn", {"hidden": [64, "x"]}), "agent.hidden"),
+        (AgentConfig("dqnn"), "dqn"),
+    ],
+)
+def test_an_agents_settings_are_judged_first(agent: AgentConfig, told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        check_installed(Experiment(agent=agent))
+
+
+@pytest.mark.parametrize("name", ["cartpole", "cartpole-cem", "cartpole-realtime", "chain"])
+def test_each_preset_fits_its_agent_and_environment(name: str) -> None:
+    from p2prl.registry import make_env_factory
+
+    experiment = find_experiment(name)
+    check_installed(experiment)
+    make_env_factory(experiment.env.id, experiment.env.args)().close()
+
+
+def test_resume_takes_the_runs_own_experiment(tmp_path: Path) -> None:
+    run = tmp_path / "cartpole-1"
+    run.mkdir()
+    saved = Experiment(seed=9, agent=AgentConfig("dqn", {"gamma": 0.5}))
+    (run / "experiment.toml").write_text(dump_experiment(saved), encoding="utf-8")
+    assert resumed_experiment(ExperimentFlags(), tmp_path) == (run, saved)
+    assert resumed_experiment(ExperimentFlags(experiment="cartpole", agent="dqn"), run) == (run, saved)
+    _, found = resumed_experiment(ExperimentFlags(stop_steps=7), tmp_path)
+    assert (found.stop.steps, found.agent) == (7, saved.agent)
+    for flags in (ExperimentFlags(env="chain"), ExperimentFlags(agent="cem")):
+        with pytest.raises(UsageError, match="was started with"):
+            resumed_experiment(flags, tmp_path)
+    with pytest.raises(UsageError, match="nothing to resume"):
+        resumed_experiment(ExperimentFlags(experiment="chain"), tmp_path)
+
+
+def test_the_machines_own_name_is_always_fit_to_advertise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.node", lambda: "x" * 80 + ".example")
+    assert node_name(None) == "x" * 58
+    monkeypatch.setattr("platform.node", lambda: "")
+    assert node_name(None) == "node"
+    assert node_name("Zoë's") == "Zoë's"
+
+
+def found_host(name: str) -> FoundHost:
+    return FoundHost(
+        run_id="a1b2c3d4e5",
+        name=name,
+        boot_id="b",
+        term=2,
+        protocol=1,
+        fingerprint="f",
+        env=name,
+        agent="dqn",
+        base_port=47800,
+        addresses=("192.0.2.1", "2001:db8::1"),
+    )
+
+
+def test_a_found_host_is_one_json_object_and_one_safe_row() -> None:
+    value = json.loads(json_line(host_object(found_host("attic"))))
+    assert value["addresses"] == ["192.0.2.1", "2001:db8::1"]
+    assert value.keys() == set(FoundHost.__dataclass_fields__)
+    lines = drawn(host_table([found_host("attic"), found_host(HOSTILE)]), 160)
+    assert len(lines) == 3
+    assert lines[1].startswith("attic")
+    assert "192.0.2.1" in lines[1]
+    assert all(line.isprintable() for line in lines)
+
+
+def test_a_score_is_told_with_its_spread_and_source(tmp_path: Path) -> None:
+    video = tmp_path / "1.mp4"
+    result = EvalResult("attic", 7, "CartPole-v1", "dqn", [10.0, 30.0], [10, 30], 20.0, 10.0, [video])
+    lines = result_lines(result)
+    assert lines[0] == "return  20.0 ± 10.0   (min 10.0, max 30.0)"
+    assert lines[1] == "over    2 episodes of CartPole-v1, 20.0 steps on average"
+    assert lines[2] == "by      dqn, weights v7 of attic"
+    assert lines[3] == f"video   {video}"
+    value = json.loads(json_line(result_object(result)))
+    assert (value["mean"], value["episodes"], value["weights_version"]) == (20.0, 2, 7)
+    assert value["returns"] == [10.0, 30.0]
+    assert value["videos"] == [str(video)]

@@ -1,0 +1,169 @@
+"""The views: they fit, they say what matters, and nothing that another machine says steers the terminal."""
+
+from __future__ import annotations
+
+import io
+import unicodedata
+
+import pytest
+from rich.console import Console, RenderableType
+
+from p2prl.cli import view
+from p2prl.cli.output import safe
+from p2prl.core.messages import Books, ShardStatus
+from tests.unit import cli_samples as samples
+
+
+def drawn(renderable: RenderableType, width: int = 80) -> list[str]:
+    console = Console(width=width, height=500, file=io.StringIO(), color_system=None, force_terminal=False)
+    console.print(renderable)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (60, 20), (200, 60)])
+@pytest.mark.parametrize("nodes", [0, 1, 3, 9, 40])
+def test_a_run_fits_the_terminal(width: int, height: int, nodes: int) -> None:
+    stalled = [samples.node(i, state="stalled", reason="it stands still " * 20) for i in range(nodes)]
+    noisy = samples.status(nodes=stalled, warnings=["a long warning " * 30] * 5)
+    for reply in (noisy, samples.status(max(1, nodes)), samples.status(nodes=stalled, warnings=[])):
+        lines = drawn(view.run_view(reply, "p2prl join attic", width, height, [1.0, 2.0, 3.0]), width)
+        assert len(lines) <= height
+        assert max(map(len, lines)) <= width
+
+
+def test_no_height_shows_every_node() -> None:
+    text = "\n".join(drawn(view.run_view(samples.status(50))))
+    assert all(f"laptop-{index:02d}" in text for index in range(1, 50))
+    assert "more" not in text
+
+
+def test_a_small_terminal_says_how_many_nodes_it_leaves_out() -> None:
+    lines = drawn(view.run_view(samples.status(50), height=23))
+    shown = sum(" working " in line for line in lines if line.startswith(("laptop", "attic")))
+    assert any(f"and {50 - shown} more" in line for line in lines)
+    assert shown >= 5
+
+
+def test_the_run_says_what_matters() -> None:
+    text = "\n".join(drawn(view.run_view(samples.status(), view.join_hint(samples.STARTED), 120), 120))
+    for fact in (
+        "cartpole-1129", "CartPole-v1", "dqn", "attic", "1 m 42 s", "423.7", "100 episodes", "312.0",
+        "1,234,567", "18,452/s", "5,123", "12,345", "v617", "lag 1.4", "1,230 stored", "12 pending",
+        "4 stale", "2 dropped", "5 duplicate", "100,000 ticks", "12.4 MB", "training", "on cpu", "node (4)",
+        "laptop-03", "192.0.2.23", "p2prl join attic", "p2prl join 192.0.2.20", "join code",
+    ):  # fmt: skip
+        assert fact in text, fact
+
+
+def test_the_reasons_of_refusals_are_shown_where_there_is_room() -> None:
+    assert "3 refused (not_finite 2, oversize 1)" in "\n".join(
+        drawn(view.run_view(samples.status(), width=160), 160)
+    )
+    assert "5 duplicate" in "\n".join(drawn(view.run_view(samples.status(), width=80), 80))
+
+
+def test_what_did_not_happen_takes_no_room() -> None:
+    text = "\n".join(drawn(view.run_view(samples.status(bundles=Books(produced=1, stored=1)))))
+    assert "1 stored, 0 pending" in text
+    for word in ("refused", "stale", "dropped", "duplicate", "restarted"):
+        assert word not in text.partition("node (")[0]
+
+
+def test_trouble_is_shown_where_it_is() -> None:
+    nodes = [samples.node(1, state="stalled", reason="no steps for 12 s"), samples.node(2, state="gone")]
+    shards = [ShardStatus(index=0, state="working"), ShardStatus(index=1, state="silent", starts=3)]
+    reply = samples.status(
+        nodes=nodes, shards=shards, trainer_state="waiting", trainer_reason="1,000 ticks first"
+    )
+    lines = drawn(view.run_view(reply))
+    assert any("#1 silent" in line and "restarted 2x" in line for line in lines)
+    assert any("waiting" in line and "1,000 ticks first" in line for line in lines)
+    assert any(line.startswith("laptop-01") and "stalled" in line and "no steps" in line for line in lines)
+    assert any("node (1 of 2)" in line for line in lines)
+    assert "! laptop-01: no steps for 12 s" in lines
+
+
+def test_before_the_first_episode_and_weights_nothing_is_made_up() -> None:
+    reply = samples.status(
+        return_mean=None, return_mean_all=None, return_episodes=0, weights_version=-1, nodes=[]
+    )
+    text = "\n".join(drawn(view.run_view(reply)))
+    assert "no episode ended yet" in text
+    assert "no weights yet" in text
+    assert "no node has joined yet" in text
+    assert "None" not in text
+    assert "None" not in view.run_line(reply)
+
+
+def test_hostile_names_never_reach_the_terminal() -> None:
+    bad = samples.HOSTILE
+    nodes = [samples.node(1, name=bad, address=bad, system=bad, state=bad, reason=bad, faults=[bad])]
+    nodes.append(samples.node(2, name=bad, state="stalled", reason=bad))
+    books = Books(produced=1, refused=1, refused_reasons={bad: 1})
+    reply = samples.status(
+        nodes=nodes, run_name=bad, host_name=bad, env=bad, agent=bad, bundles=books, warnings=[bad],
+        device=bad, trainer_state=bad, trainer_reason=bad, stopping=bad,
+        shards=[ShardStatus(index=0, state=bad)],
+    )  # fmt: skip
+    seat = samples.member(host_name=bad, state=bad, reason=bad, books=books)
+    lines = [
+        *drawn(view.run_view(reply, width=200), 200),
+        *drawn(view.run_view(reply)),
+        *drawn(view.member_view(seat, None)),
+        view.run_line(reply),
+        view.member_line(seat),
+    ]
+    told = [char for line in lines for char in line if unicodedata.category(char) in ("Cc", "Cf", "Zl", "Zp")]
+    assert told == []
+    assert any("[red]x[/red]" in line for line in lines), "markup must be shown, not obeyed"
+    assert not any(line.startswith("forged") for line in lines)
+
+
+def test_safe_keeps_ordinary_text_and_cuts_long_text() -> None:
+    assert safe("Zoë's лаптоп 3") == "Zoë's лаптоп 3"
+    assert safe("a\tb\n\nc") == "a b c"
+    assert safe("\x1b[31m") == "?[31m"
+    assert safe("x" * 50, 10) == "x" * 9 + "…"
+
+
+def test_the_member_says_how_it_does() -> None:
+    text = "\n".join(drawn(view.member_view(samples.member(), samples.JOINED)))
+    for fact in (
+        "attic",
+        "CartPole-v1",
+        "192.0.2.20:47800",
+        "working",
+        "123,456",
+        "4,210/s",
+        "v617, 2 behind",
+    ):
+        assert fact in text, fact
+    assert "1 failed" in text
+    assert "boom" in text
+    waiting = samples.member(
+        state="searching", reason="no host yet", host_name="", weights_version=-1, players=()
+    )
+    assert "no host yet" in "\n".join(drawn(view.member_view(waiting, None)))
+
+
+@pytest.mark.parametrize(
+    ("name", "address", "port", "told"),
+    [
+        ("attic", "192.0.2.1", 47800, "p2prl join attic   or   p2prl join 192.0.2.1"),
+        ("attic", "192.0.2.1", 47900, "p2prl join attic   or   p2prl join 192.0.2.1:47900"),
+        ("big attic", "2001:db8::1", 47900, "p2prl join 'big attic'   or   p2prl join [2001:db8::1]:47900"),
+    ],
+)
+def test_the_hint_can_be_pasted_into_a_shell(name: str, address: str, port: int, told: str) -> None:
+    from dataclasses import replace
+
+    info = replace(samples.STARTED, name=name, address=address, base_port=port)
+    assert view.join_hint(info) == told
+
+
+def test_bars_follow_the_values() -> None:
+    assert view.bars([0, 1, 2, 3], 4) == "▁▃▆█"
+    assert view.bars([5, 5], 10) == "▁▁"
+    assert view.bars([1], 10) == ""
+    assert len(view.bars(list(range(1000)), 40)) == 40

@@ -1,0 +1,176 @@
+"""Members, their states and their seats; ledgers; the gate; weights; returns."""
+
+from __future__ import annotations
+
+import pytest
+
+from p2prl.core.episodes import EpisodeStats
+from p2prl.core.gate import share_out
+from p2prl.core.ledger import DIED, Ledger
+from p2prl.core.membership import TRANSITIONS, Roster
+from p2prl.core.messages import Books
+from p2prl.core.weight_sync import WeightSync
+
+
+def test_every_state_is_reachable_and_only_gone_can_say_hello() -> None:
+    assert {after for after in TRANSITIONS.values()} == {"starting", "working", "stalled", "paused", "gone"}
+    assert [state for state, event in TRANSITIONS if event == "hello"] == ["gone"]
+
+
+def test_a_node_works_stalls_recovers_and_goes() -> None:
+    roster = Roster(silent_after_s=15, stall_after_s=10)
+    member = roster.hello("k", "pc", "b1", 1, [], 0.0)
+    assert member.state == "starting"
+    roster.heartbeat("k", "b1", 5, "", 1.0)
+    assert member.state == "working"
+    for second in range(2, 12):
+        roster.heartbeat("k", "b1", 5, "", float(second))
+        roster.ticked(float(second))
+    assert (member.state, member.reason) == ("stalled", "no step for 10 s")
+    roster.heartbeat("k", "b1", 6, "", 12.0)
+    assert member.state == "working"
+    assert [m.key for m in roster.ticked(27.0)] == ["k"]
+    assert member.state == "gone"
+    assert member.seats == []
+
+
+def test_a_node_that_never_steps_says_why_within_thirty_seconds() -> None:
+    roster = Roster()
+    member = roster.hello("k", "pc", "b1", 1, [], 0.0)
+    for second in range(30):
+        roster.heartbeat("k", "b1", 0, "", float(second))
+        roster.ticked(float(second))
+    assert member.state == "stalled"
+    assert member.reason
+
+
+def test_paused_is_not_stalled() -> None:
+    roster = Roster(stall_after_s=10)
+    member = roster.hello("k", "pc", "b1", 1, [], 0.0)
+    roster.heartbeat("k", "b1", 5, "", 1.0)
+    for second in range(2, 60):
+        roster.heartbeat("k", "b1", 5, "the trainer is behind", float(second))
+        roster.ticked(float(second))
+    assert (member.state, member.reason) == ("paused", "the trainer is behind")
+
+
+def test_ranks_are_unique_and_the_lowest_free_ones() -> None:
+    roster = Roster()
+    first = roster.hello("a", "a", "b", 2, [], 0.0)
+    second = roster.hello("b", "b", "b", 2, [], 0.0)
+    assert [s.rank for s in first.seats] == [0, 1]
+    assert [s.rank for s in second.seats] == [2, 3]
+    roster.goodbye("a", "left", 1.0)
+    third = roster.hello("c", "c", "b", 3, [], 2.0)
+    assert [s.rank for s in third.seats] == [0, 1, 4]
+
+
+def test_no_seed_is_given_twice_even_to_the_same_node() -> None:
+    roster = Roster()
+    seeds = []
+    for boot in range(5):
+        seeds += [seat.seed for seat in roster.hello("a", "a", f"boot{boot}", 2, [], float(boot)).seats]
+    assert len(set(seeds)) == len(seeds) == 10
+
+
+def test_the_same_boot_keeps_its_seats_and_a_restarted_broker_honours_them() -> None:
+    roster = Roster()
+    seats = roster.hello("a", "a", "b1", 2, [], 0.0).seats
+    assert roster.hello("a", "a", "b1", 2, seats, 1.0).seats == seats
+    fresh = Roster(next_seed=1)
+    assert fresh.hello("a", "a", "b1", 2, seats, 0.0).seats == seats
+    assert fresh.hello("b", "b", "b1", 1, [], 0.0).seats[0].rank == 2
+    assert fresh.next_seed > max(seat.seed for seat in seats)
+
+
+def test_an_unknown_boot_must_say_hello() -> None:
+    roster = Roster()
+    roster.hello("a", "a", "b1", 1, [], 0.0)
+    assert roster.heartbeat("a", "other", 1, "", 1.0) is None
+    assert roster.heartbeat("nobody", "b1", 1, "", 1.0) is None
+
+
+def test_a_killed_members_pending_bundles_are_counted_as_dropped() -> None:
+    ledger = Ledger()
+    ledger.booted("b1")
+    ledger.reported("b1", Books(produced=10, stored=6, pending=4), steps=100, episodes=3)
+    ledger.stored("b1", 8)  # two more receipts passed by after the last heartbeat
+    ledger.booted("b2")
+    ledger.reported("b2", Books(produced=5, stored=5), steps=50, episodes=1)
+    total = ledger.total()
+    assert (total.produced, total.stored, total.pending, total.dropped) == (15, 13, 0, 2)
+    assert total.dropped_reasons == {DIED: 2}
+    assert total.balanced()
+    assert (ledger.total_steps, ledger.total_episodes) == (150, 4)
+
+
+def test_books_that_do_not_balance_are_not_believed() -> None:
+    ledger = Ledger()
+    ledger.booted("b1")
+    ledger.reported("b1", Books(produced=10, stored=1), steps=1, episodes=0)
+    assert ledger.total().produced == 0
+
+
+@pytest.mark.parametrize(
+    ("ceiling", "inserted", "members", "grant"),
+    [
+        (None, 5, 3, None),
+        (100, 100, 2, 0),
+        (100, 120, 2, 0),
+        (100, 0, 4, 25),
+        (100, 99, 40, 1),
+        (10, 0, 0, 10),
+    ],
+)
+def test_gate(ceiling: int | None, inserted: int, members: int, grant: int | None) -> None:
+    assert share_out(ceiling, inserted, members) == grant
+
+
+def test_weights_never_go_back_and_a_gap_is_pulled_once_a_while() -> None:
+    sync = WeightSync(pull_after_s=1.0)
+    assert sync.arrived(3)
+    assert not sync.arrived(3)
+    assert not sync.arrived(2)
+    sync.heard(5, 10.0)
+    assert not sync.wants_pull(10.5)
+    assert sync.wants_pull(11.0)
+    assert not sync.wants_pull(11.5)
+    assert sync.wants_pull(12.0)
+    assert sync.arrived(5)
+    assert not sync.wants_pull(20.0)
+
+
+def test_a_player_has_at_most_one_set_of_weights_under_way_and_skips_versions() -> None:
+    sync = WeightSync()
+    sync.player_joined(0)
+    sync.arrived(1)
+    assert sync.to_send() == [0]
+    sync.arrived(2)
+    sync.arrived(3)
+    assert sync.to_send() == []
+    sync.player_has(0, 1)
+    assert sync.to_send() == [0]
+    sync.player_has(0, 3)
+    assert sync.to_send() == []
+
+
+def test_a_restarted_player_gets_the_weights_again() -> None:
+    sync = WeightSync()
+    sync.player_joined(0)
+    sync.arrived(4)
+    assert sync.to_send() == [0]
+    sync.player_left(0)
+    sync.player_joined(0)
+    assert sync.to_send() == [0]
+
+
+def test_returns_of_the_least_exploring_slots_are_kept_apart() -> None:
+    stats = EpisodeStats()
+    assert stats.mean is None
+    stats.ended([(10.0, 10, 0.0), (0.0, 5, 0.5)])
+    assert (stats.mean, stats.mean_all, stats.count) == (10.0, 5.0, 2)
+    stats.ended([(float(i), 1, 0.0) for i in range(150)])
+    assert stats.mean == sum(range(50, 150)) / 100
+    again = EpisodeStats()
+    again.load(stats.save())
+    assert (again.mean, again.mean_all, again.count) == (stats.mean, stats.mean_all, stats.count)

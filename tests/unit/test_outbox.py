@@ -1,0 +1,201 @@
+"""The member's window: what is sent where, again, and when it may be forgotten."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from p2prl.core.messages import ShardAddress, Verdict
+from p2prl.core.outbox import Effect, Forget, Outbox, Send
+
+
+def shards(*boots: str) -> list[ShardAddress]:
+    return [ShardAddress(index=i, push_port=1, sample_port=2, boot_id=boot) for i, boot in enumerate(boots)]
+
+
+def stored(*seqs: int, status: str = "stored", reason: str = "") -> list[Verdict]:
+    return [Verdict(seq=seq, status=status, reason=reason) for seq in seqs]
+
+
+def sends(effects: list[Effect]) -> list[tuple[int, int, int]]:
+    return [(e.shard, e.seq, e.token) for e in effects if isinstance(e, Send)]
+
+
+def opened(window_bytes: int = 1000, bundles: int = 10, boots: tuple[str, ...] = ("a", "b")) -> Outbox:
+    box = Outbox(window_bytes, bundles)
+    box.shards_listed(1, shards(*boots), 0.0)
+    return box
+
+
+def test_new_work_goes_to_the_shard_that_owes_least() -> None:
+    box = opened()
+    assert sends(box.produced(0, 100, 8, 0.0)) == [(0, 0, 0)]
+    assert sends(box.produced(1, 10, 8, 0.0)) == [(1, 0, 1)]
+    assert sends(box.produced(2, 10, 8, 0.0)) == [(1, 1, 2)]
+
+
+def test_a_dead_shard_never_holds_work_for_a_live_one() -> None:
+    box = opened(boots=("a", ""))
+    for token in range(3):
+        assert [shard for shard, _, _ in sends(box.produced(token, 10, 8, 0.0))] == [0]
+
+
+def test_a_bundle_leaves_only_on_a_settling_verdict() -> None:
+    box = opened(boots=("a",))
+    box.produced(7, 10, 8, 0.0)
+    assert box.settled(0, stored(0, status="busy"), None, 1.0) == []
+    assert box.pending == 1
+    assert box.settled(0, stored(0), None, 2.0) == [Forget(7, "stored", "")]
+    books = box.books()
+    assert (books.produced, books.stored, books.pending) == (1, 1, 0)
+
+
+def test_busy_is_sent_again_to_the_same_shard_under_the_same_number() -> None:
+    box = opened()
+    first = sends(box.produced(0, 10, 8, 0.0))
+    box.settled(0, stored(0, status="busy"), None, 1.0)
+    assert sends(box.ticked(1.1)) == []
+    assert sends(box.ticked(1.6)) == first
+
+
+def test_without_a_verdict_it_is_sent_again_and_more_and_more_rarely() -> None:
+    box = opened(boots=("a",))
+    box.produced(0, 10, 8, 0.0)
+    times = []
+    for tenth in range(0, 1000):
+        if sends(box.ticked(tenth / 10)):
+            times.append(tenth / 10)
+    assert times[0] == 5.0
+    gaps = [after - before for before, after in zip(times, times[1:], strict=False)]
+    assert gaps == sorted(gaps)
+    assert gaps[0] == pytest.approx(10.0)
+
+
+def test_a_restarted_shard_gets_everything_unsettled_again() -> None:
+    box = opened()
+    for token in range(4):
+        box.produced(token, 10, 8, 0.0)
+    again = sends(box.shards_listed(1, shards("a2", "b"), 1.0))
+    assert again == [(0, 0, 0), (0, 1, 2)]
+
+
+def test_a_new_term_sends_again_to_all_shards() -> None:
+    box = opened()
+    for token in range(4):
+        box.produced(token, 10, 8, 0.0)
+    assert len(sends(box.shards_listed(2, shards("a", "b"), 1.0))) == 4
+
+
+def test_duplicate_settles_as_stored_and_is_counted_beside() -> None:
+    box = opened(boots=("a",))
+    box.produced(0, 10, 8, 0.0)
+    box.settled(0, stored(0, status="duplicate"), None, 1.0)
+    box.settled(0, stored(0, status="duplicate"), None, 1.0)
+    books = box.books()
+    assert (books.stored, books.duplicate, books.pending) == (1, 2, 0)
+    assert books.balanced()
+
+
+def test_the_window_is_bounded_in_bytes_and_bundles() -> None:
+    box = opened(window_bytes=100, bundles=3, boots=("a",))
+    assert box.room
+    box.produced(0, 100, 8, 0.0)
+    assert not box.room
+    box.settled(0, stored(0), None, 0.0)
+    for token in range(1, 4):
+        assert box.room
+        box.produced(token, 1, 8, 0.0)
+    assert not box.room
+
+
+def test_one_bundle_larger_than_the_window_still_goes() -> None:
+    box = opened(window_bytes=10, boots=("a",))
+    assert box.room
+    assert len(sends(box.produced(0, 1000, 8, 0.0))) == 1
+
+
+def test_a_grant_holds_new_work_back_but_not_what_is_sent_again() -> None:
+    box = opened(boots=("a",))
+    box.granted(8, 0.0)
+    assert len(sends(box.produced(0, 10, 8, 0.0))) == 1
+    assert sends(box.produced(1, 10, 8, 0.0)) == []
+    assert len(sends(box.shards_listed(2, shards("a2"), 0.0))) == 1
+    released = box.settled(0, stored(0), 8, 1.0)
+    assert sends(released) == [(0, 1, 1)]
+
+
+def test_behind_a_closed_gate_one_waiting_bundle_is_enough() -> None:
+    box = opened(boots=("a",))
+    box.granted(8, 0.0)
+    box.produced(0, 10, 8, 0.0)
+    assert box.room
+    box.produced(1, 10, 8, 0.0)
+    assert not box.room
+    box.settled(0, stored(0), 8, 1.0)
+    assert box.room
+
+
+def test_any_positive_grant_admits_one_bundle() -> None:
+    box = opened(boots=("a",))
+    box.granted(1, 0.0)
+    assert len(sends(box.produced(0, 10, 800, 0.0))) == 1
+
+
+def test_a_blocked_socket_is_left_alone_for_a_moment() -> None:
+    box = opened(boots=("a",))
+    box.produced(0, 10, 8, 0.0)
+    box.send_failed(0, 0, 0.0)
+    assert sends(box.produced(1, 10, 8, 0.001)) == []
+    assert sends(box.ticked(0.5)) == [(0, 0, 0), (0, 1, 1)]
+
+
+def test_refusals_and_stale_are_settled_with_their_reason() -> None:
+    box = opened(boots=("a",))
+    for token in range(3):
+        box.produced(token, 10, 8, 0.0)
+    box.settled(0, stored(0, status="refused", reason="not_finite"), None, 0.0)
+    box.settled(0, stored(1, status="stale"), None, 0.0)
+    box.dropped("window full", 2)
+    books = box.books()
+    assert books.refused_reasons == {"not_finite": 1}
+    assert (books.produced, books.refused, books.stale, books.dropped, books.pending) == (5, 1, 1, 2, 1)
+    assert books.balanced()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_lossy_shards_store_everything_once(seed: int) -> None:
+    """Messages and receipts are lost at random, shards restart: all arrives, once, and the books always balance."""
+    rng = random.Random(seed)
+    box = Outbox(2000, 20)
+    boots = ["a0", "b0"]
+    box.shards_listed(1, shards(*boots), 0.0)
+    kept: list[set[int]] = [set(), set()]
+    arrived: dict[int, int] = {}
+    now, made, total = 0.0, 0, 200
+    effects: list[Effect] = []
+    for _ in range(20_000):
+        now += 0.05
+        if made < total and box.room:
+            effects += box.produced(made, rng.randrange(50, 200), 8, now)
+            made += 1
+        effects += box.ticked(now)
+        if rng.random() < 0.02:
+            which = rng.randrange(2)
+            boots[which] = f"{which}{now}"
+            effects += box.shards_listed(1, shards(*boots), now)
+        batch, effects = effects, []
+        for effect in batch:
+            if isinstance(effect, Send) and rng.random() < 0.7:
+                known = effect.seq in kept[effect.shard]
+                if not known:
+                    kept[effect.shard].add(effect.seq)
+                    arrived[effect.token] = arrived.get(effect.token, 0) + 1
+                if rng.random() < 0.7:
+                    status = "duplicate" if known else "stored"
+                    effects += box.settled(effect.shard, stored(effect.seq, status=status), None, now)
+        assert box.books().balanced()
+        if made == total and box.pending == 0:
+            break
+    assert arrived == dict.fromkeys(range(total), 1)
+    assert box.books().stored == total

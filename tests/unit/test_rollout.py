@@ -1,0 +1,297 @@
+"""p2prl.learn.rollout: sessions as core/schema.py lays them down, played in the chain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from p2prl.core.schema import RESET, TERMINATED, TRUNCATED
+from p2prl.core.spaces import EnvSpec
+from p2prl.errors import P2prlError
+from p2prl.learn.contracts import Array, Explore, Field
+from p2prl.learn.rollout import EnvironmentFailed, Rollout, evaluate, ladder_level, slot_seed
+from p2prl.learn.spaces import env_spec, session_schema
+from p2prl_envs.chain import make_chain
+
+Make = Callable[[], gym.Env[Any, Any]]
+
+
+class Scripted:
+    """Acts by a rule of (explore, slots); counts its own ticks per episode in the state, and stores the count."""
+
+    def __init__(self, rule: Callable[[Explore | None, int], Array]) -> None:
+        self.rule = rule
+
+    def load(self, weights: Mapping[str, Array]) -> None:
+        pass
+
+    def start(self, slots: int) -> dict[str, Array]:
+        return {"count": np.full(slots, 100, np.int32)}
+
+    def act(self, obs: Any, state: dict[str, Array], explore: Explore | None) -> tuple[Any, Any, Any]:
+        return (
+            self.rule(explore, len(state["count"])),
+            {"count": state["count"] + 1},
+            {"count": state["count"].copy()},
+        )
+
+
+def right(explore: Explore | None, slots: int) -> Array:
+    return np.ones(slots, np.uint8)
+
+
+def left(explore: Explore | None, slots: int) -> Array:
+    return np.zeros(slots, np.uint8)
+
+
+def at_random(explore: Explore | None, slots: int) -> Array:
+    assert explore is not None
+    return explore.rng.integers(2, size=slots).astype(np.uint8)
+
+
+def roll(
+    make: Make, rule: Callable[[Explore | None, int], Array], *, ticks: int = 8, slots: int = 2, **more: Any
+) -> Rollout:
+    env = make()
+    spec = env_spec(env, "chain")
+    schema = session_schema(spec, {"count": Field("int32")}, ticks)
+    return Rollout(
+        make, spec, schema, Scripted(rule), slots=slots, **{"ladder": 1, "rank": 0, "seed": 1, **more}
+    )
+
+
+def test_termination_then_reset_inside_a_session() -> None:
+    bundle = roll(lambda: make_chain(length=4), right).collect()
+    c = bundle.columns
+    # places 0 1 2 3(final) | 0 1 2 3(final) | 0
+    assert c["obs"][:, 0].tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 0]
+    assert c["flags"][:, 0].tolist() == [0, 0, TERMINATED, RESET, 0, 0, TERMINATED, RESET]
+    assert c["reward"][:, 0].tolist() == [0, 0, 1, 0, 0, 0, 1, 0]
+    assert bundle.steps == 12
+    assert bundle.episodes == [(1.0, 3, 0.0)] * 4
+
+
+def test_recurrent_state_begins_anew_with_each_episode() -> None:
+    counts = roll(lambda: make_chain(length=4), right).collect().columns["count"][:, 0].tolist()
+    assert counts == [100, 101, 102, 103, 100, 101, 102, 103]
+
+
+def test_truncation_keeps_the_final_observation() -> None:
+    bundle = roll(
+        lambda: make_chain(length=4, observation="box", max_steps=3, step_reward=0.5), left
+    ).collect()
+    assert bundle.columns["obs"][:, 1, 1].tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 0]
+    assert bundle.columns["flags"][:, 1].tolist() == [0, 0, TRUNCATED, RESET, 0, 0, TRUNCATED, RESET]
+    assert bundle.episodes[0] == (1.5, 3, 0.0)
+
+
+def test_terminated_and_truncated_at_once_are_both_said() -> None:
+    flags = roll(lambda: make_chain(length=4, max_steps=3), right).collect().columns["flags"][:, 0].tolist()
+    assert flags[2] == TERMINATED | TRUNCATED
+
+
+def test_episodes_of_one_step() -> None:
+    bundle = roll(lambda: make_chain(length=2), right, ticks=5, slots=1).collect()
+    assert bundle.columns["flags"][:, 0].tolist() == [TERMINATED, RESET, TERMINATED, RESET, TERMINATED]
+    assert bundle.columns["obs"][:, 0].tolist() == [0, 1, 0, 1, 0, 1]
+    assert bundle.episodes == [(1.0, 1, 0.0)] * 3
+    assert bundle.steps == 3
+
+
+@pytest.mark.parametrize("ticks", [1, 2, 3, 5, 7])
+def test_episodes_span_bundles(ticks: int) -> None:
+    """Cut anywhere, the same ticks come out: the last row of a bundle is the first of the next."""
+    whole = roll(lambda: make_chain(length=4, step_reward=0.1), at_random, ticks=210, slots=3).collect()
+    rollout = roll(lambda: make_chain(length=4, step_reward=0.1), at_random, ticks=ticks, slots=3)
+    parts = [rollout.collect() for _ in range(210 // ticks)]
+    for name in ("action", "reward", "flags", "count"):
+        assert np.array_equal(np.concatenate([p.columns[name] for p in parts]), whole.columns[name])
+    rows = np.concatenate([p.columns["obs"][:-1] for p in parts] + [parts[-1].columns["obs"][-1:]])
+    assert np.array_equal(rows, whole.columns["obs"])
+    assert [e for p in parts for e in p.episodes] == whole.episodes
+    assert sum(p.steps for p in parts) == whole.steps
+
+
+def test_every_tick_without_reset_is_a_true_transition() -> None:
+    """Checked against the chain's own rule, for random play."""
+    c = roll(lambda: make_chain(length=4, max_steps=5), at_random, ticks=300, slots=4).collect().columns
+    real = (c["flags"] & RESET) == 0
+    moved = np.maximum(c["obs"][:-1].astype(int) + np.where(c["action"] == 1, 1, -1), 0)
+    assert np.array_equal(moved[real], c["obs"][1:][real])
+    assert (c["obs"][1:][~real] == 0).all()
+    over = (c["flags"] & (TERMINATED | TRUNCATED)) != 0
+    assert np.array_equal(over[:-1], (c["flags"][1:] & RESET) != 0)
+
+
+def test_nested_observations_land_in_their_columns() -> None:
+    for kind, names in (("dict", ("obs.place", "obs.ticks")), ("tuple", ("obs.0", "obs.1"))):
+        c = roll(lambda kind=kind: make_chain(length=4, observation=kind), right).collect().columns
+        assert c[names[0]][:4, 0].tolist() == [0, 1, 2, 3]
+        assert c[names[1]].shape == (9, 2, 1)
+        assert c[names[1]][:5, 0, 0].tolist() == [0, 1, 2, 3, 0]
+
+
+def test_returns_are_summed_in_float64() -> None:
+    bundle = roll(
+        lambda: make_chain(length=9, max_steps=200, step_reward=0.1), left, ticks=200, slots=1
+    ).collect()
+    assert bundle.episodes[0][0] == pytest.approx(20.0, abs=1e-12)
+
+
+def test_ladder_fills_evenly_over_players() -> None:
+    levels = [ladder_level(index, 4) for index in range(64)]
+    assert levels[:4] == [0.0, 0.5, 0.25, 0.75]
+    for block in range(0, 64, 4):
+        assert sorted(levels[block : block + 4]) == [0.0, 0.25, 0.5, 0.75]
+    assert {ladder_level(index, 1) for index in range(20)} == {0.0}
+    second = roll(make_chain, right, ladder=4, rank=1, slots=3)
+    assert second.explore.level.tolist() == levels[3:6]
+
+
+class NoisyStart(gym.Env[Any, Any]):
+    """A random start; its generator is seeded by reset, or (`deaf`) by itself, always alike."""
+
+    def __init__(self, deaf: bool = False) -> None:
+        self.observation_space = gym.spaces.Box(0, 1, (2,), np.float64)
+        self.action_space = gym.spaces.Discrete(2)
+        self.deaf, self.left = deaf, 0
+        self.seeds: list[int | None] = []
+        if deaf:
+            self.np_random = np.random.default_rng(0)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self.seeds.append(seed)
+        if not self.deaf:
+            super().reset(seed=seed)
+        self.left = 3
+        return self.np_random.random(2), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.left -= 1
+        return np.array([action, self.left / 3]), 0.0, self.left == 0, False, {}
+
+
+def test_only_the_first_reset_of_a_slot_has_a_seed_and_slots_differ() -> None:
+    made: list[NoisyStart] = []
+
+    def make() -> NoisyStart:
+        made.append(NoisyStart())
+        return made[-1]
+
+    rollout = roll(make, at_random, slots=4)
+    rollout.collect()
+    played = made[1:]
+    assert [env.seeds[0] for env in played] == [slot_seed(1, slot) for slot in range(4)]
+    assert len({env.seeds[0] for env in played}) == 4
+    assert all(len(env.seeds) > 1 and set(env.seeds[1:]) == {None} for env in played)
+    assert {slot_seed(1, slot) for slot in range(50)}.isdisjoint(slot_seed(2, slot) for slot in range(50))
+
+
+def test_an_environment_that_ignores_seeds_is_named() -> None:
+    """G1.11: all slots would play the same episodes."""
+    rollout = roll(lambda: NoisyStart(deaf=True), at_random)
+    rollout.collect()
+    assert "chain ignores reset(seed=)" in rollout.warning
+    assert "\n" not in rollout.warning
+
+
+@pytest.mark.parametrize("make", [NoisyStart, make_chain, lambda: gym.make("CartPole-v1")])
+def test_seeded_and_fixed_starts_raise_no_warning(make: Make) -> None:
+    rollout = roll(make, at_random, slots=8)
+    for _ in range(4):
+        rollout.collect()
+    assert rollout.warning == ""
+
+
+def test_slots_that_play_identical_sessions_are_named() -> None:
+    rollout = roll(make_chain, right, slots=3)
+    rollout.collect()
+    assert rollout.warning == ""
+    rollout.collect()
+    assert "slots 0 and 1 play byte-identical sessions" in rollout.warning
+
+
+class Failing(gym.Wrapper[Any, Any, Any, Any]):
+    def __init__(self, env: gym.Env[Any, Any], steps: int) -> None:
+        super().__init__(env)
+        self.steps = steps
+        self.closed = 0
+
+    def step(self, action: Any) -> Any:
+        self.steps -= 1
+        if self.steps < 0:
+            raise RuntimeError("the motor\n  is hot")
+        return self.env.step(action)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_an_environment_that_raises_is_named_with_its_slot() -> None:
+    envs = iter([Failing(make_chain(), n) for n in (999, 999, 5, 999)])
+    rollout = roll(lambda: next(envs), right, slots=3)
+    with pytest.raises(
+        EnvironmentFailed, match="chain: slot 1: step raised RuntimeError: the motor is hot"
+    ) as caught:
+        rollout.collect()
+    assert caught.value.slot == 1
+    assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+def test_a_reset_of_the_wrong_shape_is_refused_and_what_was_made_is_closed() -> None:
+    spec = env_spec(make_chain(observation="box"), "chain")
+    schema = session_schema(spec, {"count": Field("int32")}, 4)
+    made = [Failing(make_chain(observation="box"), 9), Failing(make_chain(), 9)]
+    with pytest.raises(EnvironmentFailed, match=r"slot 1: reset gave obs the shape \(\)"):
+        Rollout(iter(made).__next__, spec, schema, Scripted(right), slots=2, ladder=1, rank=0, seed=1)
+    assert [env.closed for env in made] == [1, 1]
+
+
+def test_an_agent_that_leaves_a_field_out_is_stopped() -> None:
+    env = make_chain()
+    spec = env_spec(env, "chain")
+    schema = session_schema(spec, {"count": Field("int32"), "value": Field("float32")}, 4)
+    rollout = Rollout(make_chain, spec, schema, Scripted(right), slots=1, ladder=1, rank=0, seed=1)
+    with pytest.raises(P2prlError, match="value"):
+        rollout.collect()
+
+
+def spec_of(make: Make) -> EnvSpec:
+    return env_spec(make(), "chain")
+
+
+class Greedy(Scripted):
+    def act(self, obs: Any, state: dict[str, Array], explore: Explore | None) -> tuple[Any, Any, Any]:
+        assert explore is None
+        # Left as often as the start says, then right: returns depend on the seed and on the state being put back.
+        wait = state["count"] - 100 < obs[:, 0]
+        return np.where(wait, 0, 1).astype(np.uint8), {"count": state["count"] + 1}, {}
+
+
+def test_evaluate_gives_each_episode_its_own_seed_whatever_the_order() -> None:
+    def make() -> gym.Env[Any, Any]:
+        return make_chain(length=30, random_start=True, observation="box", max_steps=80, step_reward=-0.01)
+
+    spec = env_spec(make(), "chain")
+    many = evaluate(make, spec, Greedy(right), 40, seed=3)
+    assert many == evaluate(make, spec, Greedy(right), 40, seed=3)
+    assert many[:5] == evaluate(make, spec, Greedy(right), 5, seed=3)
+    assert len(set(many)) > 5
+    assert many != evaluate(make, spec, Greedy(right), 40, seed=4)
+
+
+def test_evaluate_hands_out_every_frame() -> None:
+    seen: list[tuple[int, tuple[int, ...]]] = []
+
+    def make() -> gym.Env[Any, Any]:
+        return make_chain(length=4, render_mode="rgb_array")
+
+    results = evaluate(
+        make, spec_of(make), Scripted(right), 2, seed=1, frames=lambda e, f: seen.append((e, f.shape))
+    )
+    assert results == [(1.0, 3), (1.0, 3)]
+    assert seen == [(e, (32, 128, 3)) for e in (0, 1) for _ in range(4)]
