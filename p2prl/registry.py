@@ -239,10 +239,10 @@ def _module_from(path: Path) -> ModuleType:
 
 def _missing(name: str, error: Exception, provided_by: str = "") -> MissingPackage:
     """Which package, as well as can be told: what the error advises, what it lacks, or what the host has."""
-    advice = re.search(r"pip install ([^`]+)`", str(error))
+    advice = re.findall(r"pip install ([^`]+)`", str(error))
     package = provided_by
     if advice:
-        package = advice.group(1).strip().strip("\"'")
+        package = advice[-1].strip().strip("\"'")  # the last: gymnasium names a build tool first
     elif not package and isinstance(error, ModuleNotFoundError) and error.name:
         package = error.name.split(".")[0]
     if not package:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -12,15 +13,33 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import psutil
 
+from p2prl.core import messages as m
+from p2prl.net.keys import KeyPair, new_key_pair
+from p2prl.net.ports import free_block
+from p2prl.net.sockets import Limits, Network, Received
+from p2prl.nodes.locate import Search, ask_card
+from p2prl.wire import frames
 from tests.conftest import wait_until
 
 Event = dict[str, Any]
+ROOT = Path(__file__).resolve().parent.parent
+#: Test agents and environments; see tests/samples.
+SAMPLES = ROOT / "tests" / "samples"
 #: Far from the default block, so that a host that a developer runs by hand is not in the way.
 BASE_PORT = 21000
+#: Blocks of ports for hosts that are to be found by nobody else; runs of the tests side by side begin apart.
+_FIRST_BLOCK, _LAST_BLOCK = 21_100, 23_900
+_blocks = itertools.count(os.getpid())
+
+
+def free_base(shards: int = 2) -> int:
+    """A base port whose block is free, another one at each call."""
+    span = (_LAST_BLOCK - _FIRST_BLOCK) // 100
+    return free_block(_FIRST_BLOCK + 100 * (next(_blocks) % span), shards)
 
 
 class Program:
@@ -233,6 +252,73 @@ def run(
         stdin=subprocess.DEVNULL,
         check=False,
     )
+
+
+class Peer:
+    """A hand-made peer of a host, which says what no honest node would. Use it as a context manager.
+
+    Args:
+        base: the host's base port.
+        offset: of the port to dial, from there.
+        keys: its CURVE keys; a fresh pair by default, which an open host admits.
+        curve: False to speak without CURVE.
+    """
+
+    def __init__(
+        self,
+        base: int,
+        offset: int = 0,
+        kind: Literal["dealer", "push", "sub"] = "dealer",
+        keys: KeyPair | None = None,
+        curve: bool = True,
+    ) -> None:
+        card, trouble = ask_card("127.0.0.1", base, Search(target=None, wait_s=None))
+        assert card is not None, trouble
+        self.card = card
+        self.keys = keys or new_key_pair()
+        self._network = Network()
+        limits = Limits(message_bytes=64_000_000, send_messages=10_000, linger_ms=2_000 if curve else 0)
+        pair, server = (self.keys, card.server_key) if curve else (None, None)
+        self.socket = self._network.client(kind, f"tcp://127.0.0.1:{base + offset}", pair, server, limits)
+
+    def say(self, *parts: m.Message | bytes) -> None:
+        """Send one message of these frames."""
+        assert self.socket.send([part if isinstance(part, bytes) else frames.encode(part) for part in parts])
+
+    def hear(self, timeout: float = 10.0) -> Received | None:
+        """The next message, or None if none came in time."""
+        return self.socket.receive() if self.socket.wait(timeout) else None
+
+    def ask(self, message: m.Message, kind: type[m.MessageT], timeout: float = 10.0) -> m.MessageT:
+        """Send a message and wait for an answer of this kind; what else comes is left out."""
+        self.say(message)
+        while (received := self.hear(timeout)) is not None:
+            answer = frames.decode_from_broker(received.frames[0])
+            if isinstance(answer, kind):
+                return answer
+        raise AssertionError(f"no {kind.__name__} within {timeout} s")
+
+    def status(self) -> m.StatusReply:
+        """The run as it is now; asks again if the broker is being restarted."""
+        for _ in range(15):
+            self.say(m.StatusAsk())
+            while (received := self.hear(1.0)) is not None:
+                answer = frames.decode_from_broker(received.frames[0])
+                if isinstance(answer, m.StatusReply):
+                    return answer
+        raise AssertionError("no status within 15 s")
+
+    def close(self) -> None:
+        """End the conversation."""
+        self._network.close()
+
+    def __enter__(self) -> Peer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 def status(tmp_path: Path, target: str = f"127.0.0.1:{BASE_PORT}") -> Event:

@@ -120,6 +120,14 @@ class Roster:
             member.apply("progress", now)
         return member
 
+    def played(self, key: str, now: float) -> None:
+        """A shard stored something of this member: it works, whatever its last heartbeat said."""
+        member = self.members.get(key)
+        if member is not None and member.state != "gone":
+            member.progressed = now
+            if member.apply("progress", now):
+                member.reason = ""
+
     def goodbye(self, key: str, reason: str, now: float) -> Member | None:
         """A member leaves on purpose."""
         return self._leave(key, "goodbye", reason or "left", now)

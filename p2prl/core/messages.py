@@ -9,7 +9,7 @@ own, so that it is never copied into the map. Keys are CURVE public keys in Z85 
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeVar, Union
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -245,7 +245,7 @@ class ShardReport(Message, frozen=True, kw_only=True, tag="shard_report"):
     """shard -> broker, each 0.5 s: how full it is.
 
     Attributes:
-        inserted_ticks, steps_total, stored: since the run began, restarts included; the other counters are of this boot.
+        inserted_ticks, steps_total, stored: since the run began, restarts included; other counters are of this boot.
     """
 
     index: int
@@ -604,16 +604,36 @@ class PlayerStop(Message, frozen=True, kw_only=True, tag="player_stop"):
     """member -> player: end now."""
 
 
-EnrolMessage = Union[EnrolAsk, EnrolCard, Refusal]
-ToBroker = Union[
-    Hello, Heartbeat, Fault, Goodbye, ShardReceipts, ShardReport, Publish, TrainerReport,
-    WeightsAsk, StatusAsk, StopAsk, Rename,
-]  # fmt: skip
-FromBroker = Union[
-    Welcome, HelloAgain, HeartbeatAck, Receipts, Grant, ShardList, Current, RunProgress, Stopping, StatusReply,
-    WeightsHeader, Refusal,
-]  # fmt: skip
+EnrolMessage = EnrolAsk | EnrolCard | Refusal
+ToBroker = (
+    Hello
+    | Heartbeat
+    | Fault
+    | Goodbye
+    | ShardReceipts
+    | ShardReport
+    | Publish
+    | TrainerReport
+    | WeightsAsk
+    | StatusAsk
+    | StopAsk
+    | Rename
+)
+FromBroker = (
+    Welcome
+    | HelloAgain
+    | HeartbeatAck
+    | Receipts
+    | Grant
+    | ShardList
+    | Current
+    | RunProgress
+    | Stopping
+    | StatusReply
+    | WeightsHeader
+    | Refusal
+)
 ToShard = Delivery
-SampleMessage = Union[SampleAsk, SampleReply]
-FromPlayer = Union[PlayerHello, PlayerBundle, PlayerFailed]
-ToPlayer = Union[PlayerCredit, PlayerStop, WeightsHeader]
+SampleMessage = SampleAsk | SampleReply
+FromPlayer = PlayerHello | PlayerBundle | PlayerFailed
+ToPlayer = PlayerCredit | PlayerStop | WeightsHeader

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Union
 
 from p2prl.core.messages import Books, ShardAddress, Verdict
 
@@ -38,7 +37,7 @@ class Forget:
     reason: str
 
 
-Effect = Union[Send, Forget]
+Effect = Send | Forget
 
 
 @dataclass
@@ -161,8 +160,7 @@ class Outbox:
             lane.boot_id = address.boot_id
             if lane.up and (reborn or new_term):
                 lane.blocked_until = 0.0
-                for item in lane.items.values():
-                    effects.append(self._send_again(lane, item, now))
+                effects += [self._send_again(lane, item, now) for item in lane.items.values()]
         return effects + self._fill(now)
 
     def settled(
@@ -205,9 +203,8 @@ class Outbox:
         for lane in self._lanes.values():
             if not lane.up or lane.blocked_until > now:
                 continue
-            for item in lane.items.values():
-                if item.due is not None and item.due <= now:
-                    effects.append(self._send_again(lane, item, now))
+            due = [item for item in lane.items.values() if item.due is not None and item.due <= now]
+            effects += [self._send_again(lane, item, now) for item in due]
         return effects + self._fill(now)
 
     # --- inside

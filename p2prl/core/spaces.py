@@ -7,7 +7,6 @@ its leaves have dotted names (`obs`, `obs.camera`, `obs.0`), and sessions store 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Union
 
 import msgspec
 
@@ -41,7 +40,7 @@ class TupleSpace(msgspec.Struct, frozen=True, tag="tuple"):
     items: tuple[Space, ...]
 
 
-Space = Union[Leaf, DictSpace, TupleSpace]
+Space = Leaf | DictSpace | TupleSpace
 
 
 class EnvSpec(msgspec.Struct, frozen=True):

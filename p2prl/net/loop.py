@@ -73,7 +73,6 @@ class Loop:
         if self._result is None:
             self._result = result
 
-    @property
     def stopping(self) -> bool:
         """True once `stop` was called."""
         return self._result is not None
@@ -81,15 +80,15 @@ class Loop:
     def run(self) -> int:
         """Loop until `stop`; returns its result."""
         busy = False
-        while not self.stopping:
+        while not self.stopping():
             for raw, _ in self._poller.poll(0 if busy else self._wait_ms()):
                 handler = self._handlers.get(raw)
                 if handler is not None:
                     handler()
-                if self.stopping:
+                if self.stopping():
                     break
             self._run_timers()
-            busy = self._idle is not None and not self.stopping and self._idle()
+            busy = self._idle is not None and not self.stopping() and self._idle()
         return self._result or 0
 
     def _wait_ms(self) -> int:
@@ -101,7 +100,7 @@ class Loop:
 
     def _run_timers(self) -> None:
         now = self.now()
-        while self._timers and self._timers[0][0] <= now and not self.stopping:
+        while self._timers and self._timers[0][0] <= now and not self.stopping():
             due, _, timer = heapq.heappop(self._timers)
             if timer.cancelled:
                 continue

@@ -351,6 +351,8 @@ class Broker:
         if peer is None or peer.hello.boot_id != receipts.boot_id:
             return  # nobody waits for these any more; a restarted broker's members send again
         peer.stats.ended(receipts.episodes)
+        if stored:
+            self.roster.played(receipts.node, self.loop.now())
         peer.grant = self._grant()
         message = m.Receipts(
             shard=index, boot_id=receipts.boot_id, verdicts=receipts.verdicts, grant_ticks=peer.grant

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import subprocess
@@ -102,10 +103,8 @@ class Child:
     def ask_to_end(self) -> None:
         """Close the pipe: the child ends in order."""
         if self._process.stdin and not self._process.stdin.closed:
-            try:
+            with contextlib.suppress(OSError):  # it is gone already
                 self._process.stdin.close()
-            except OSError:
-                pass  # it is gone already
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for the end; False if it did not come in time."""

@@ -287,6 +287,7 @@ class Host:
         self.last = status
         if self._stage == "last":
             self._enter("broker")
+        if self._stage != "running" or not self._announced:
             return
         if status.host_name != self.name and self.control is not None:
             self.control.send(m.Rename(name=self.name))  # the broker restarted

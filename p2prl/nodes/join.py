@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import threading
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from p2prl.core import messages as m
 from p2prl.net.keys import load_or_create, member_lock, state_folder
@@ -34,6 +37,15 @@ def run_join(options: JoinOptions, reporter: MemberReporter) -> int:
             return _join(options, reporter, loop, stop)
 
 
+def _ask_interruptibly(choose: Callable[[Sequence[str]], int], rows: Sequence[str]) -> int:
+    """A person at a prompt expects Ctrl-C to end it at once (KeyboardInterrupt)."""
+    ours = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return choose(rows)
+    finally:
+        signal.signal(signal.SIGINT, ours)
+
+
 def _join(options: JoinOptions, reporter: MemberReporter, loop: Loop, stop: threading.Event) -> int:
     keys = load_or_create(state_folder() / "node.key")
     search = Search(
@@ -41,7 +53,7 @@ def _join(options: JoinOptions, reporter: MemberReporter, loop: Loop, stop: thre
         wait_s=options.wait_s,
         interfaces=options.interfaces,
         say=lambda level, text: reporter.log(level, "join", text),
-        choose=options.choose,
+        choose=None if options.choose is None else partial(_ask_interruptibly, options.choose),
         stop=stop,
         node_key=keys.public,
     )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections import deque
 
 import msgspec
 import numpy as np
+import psutil
 
 from p2prl.core import messages as m
 from p2prl.errors import MissingPackage, P2prlError, RemoteProtocolError, UsageError
@@ -77,8 +79,8 @@ class Player:
         schema = session_schema(spec, agent.fields(), run.schema.ticks)
         if schema.digest() != run.schema.digest():
             raise SchemaDiffers(
-                f"{run.env_id} or {run.agent_name} differs from the host's: other spaces or fields; "
-                f"install what the host has ({run.env_package or 'its environment'}, {run.agent_package or 'its agent'})"
+                f"{run.env_id} or {run.agent_name} differs from the host's: other spaces or fields; install what "
+                f"the host has ({run.env_package or 'its environment'}, {run.agent_package or 'its agent'})"
             )
         sequence = np.random.SeedSequence((run.seed, config.seat.seed, config.start))
         self.rollout = Rollout(
@@ -194,10 +196,19 @@ def failure_kind(error: P2prlError) -> m.FailureKind:
     return "agent" if isinstance(error, UsageError) else "environment"
 
 
+def step_back() -> None:
+    """Let everything else on this machine go first: its owner's programs, and a host's own trainer."""
+    try:
+        psutil.Process().nice(psutil.BELOW_NORMAL_PRIORITY_CLASS if os.name == "nt" else 10)
+    except (psutil.Error, OSError) as error:
+        log.debug("the priority stays as it is: %s", error)
+
+
 def child_main() -> int:
     """Run a player as a child process."""
 
     def main(config: PlayerConfig, loop: Loop) -> int:
+        step_back()
         player = Player(config, loop)
         try:
             player.start()

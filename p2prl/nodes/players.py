@@ -266,7 +266,7 @@ class Players:
             elif isinstance(news, Exited):
                 ended = True
                 self.sync.player_left(index)
-                if news.code != 0 and not self._loop.stopping:
+                if news.code != 0 and not self._loop.stopping():
                     if not slot.reason:
                         slot.reason = f"the player died ({news})"
                     self._say("warning", source, f"ended ({news}); it will be started again")

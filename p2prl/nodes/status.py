@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from p2prl.nodes.broker import Broker
 
 _TRAINER_SILENT_S = 10.0
+#: A working node further behind than this is named.
+_LATE_VERSIONS = 100
 
 
 @dataclass(frozen=True)
@@ -182,7 +184,5 @@ def _warnings(view: StatusView, nodes: list[m.NodeStatus]) -> list[str]:
     warnings = [text for report in broker.shard_reports.values() for text in report.warnings]
     if not any(node.players and node.state != "gone" for node in nodes):
         warnings.append(f"no players: waiting for `p2prl join {broker.host_name}` on another machine")
-    for node in nodes:
-        if node.state == "working" and node.lag > 100:
-            warnings.append(f"{node.name} plays with weights {node.lag} versions old")
-    return warnings
+    late = [node for node in nodes if node.state == "working" and node.lag > _LATE_VERSIONS]
+    return warnings + [f"{node.name} plays with weights {node.lag} versions old" for node in late]

@@ -14,7 +14,7 @@ import numpy as np
 from p2prl import __version__
 from p2prl.core import messages as m
 from p2prl.errors import MissingPackage, P2prlError, RemoteProtocolError
-from p2prl.learn.contracts import Batch, Learner, Update
+from p2prl.learn.contracts import Batch, Learner
 from p2prl.learn.sampling import Sampler, columns_from_frames
 from p2prl.net.addresses import endpoint
 from p2prl.net.loop import Loop
@@ -32,7 +32,7 @@ log = logging.getLogger("p2prl")
 
 _REPORT_S = 0.05
 _SAMPLE_LIMITS = Limits(message_bytes=1_000_000_000, send_messages=100, receive_messages=100)
-#: Metrics are means over so many updates, and turned into numbers only when reported.
+#: Metrics are means over the last so many values.
 _METRIC_WINDOW = 100
 _BEST_INTERVAL_S = 2.0
 _BEST_MIN_EPISODES = 20
@@ -59,7 +59,7 @@ class Trainer:
         self._best_at = -1e9
         self._term = -1
         self._trained_at = -1e9
-        self._recent: deque[Update] = deque(maxlen=_METRIC_WINDOW)
+        self._metric_values: dict[str, deque[float]] = {}
         self._lags: deque[float] = deque(maxlen=_METRIC_WINDOW)
         self._sockets: dict[int, tuple[int, Socket]] = {}
         self.network = Network()
@@ -167,7 +167,8 @@ class Trainer:
         update = self.learner.update(batch)
         self.updates += 1
         self._trained_at = self.loop.now()
-        self._recent.append(update)
+        for name, value in update.metrics.items():
+            self._metric_values.setdefault(name, deque(maxlen=_METRIC_WINDOW)).append(value)
         self._unpublished = self._unpublished or update.publish is not False
         due = self.loop.now() - self._published_at >= self.config.publish_interval_s
         if update.publish or (self._unpublished and due):
@@ -230,13 +231,7 @@ class Trainer:
         )
 
     def _metrics(self) -> dict[str, float]:
-        if not self._recent:
-            return {}
-        names = self._recent[-1].metrics.keys()
-        return {
-            name: float(np.mean([float(u.metrics[name]) for u in self._recent if name in u.metrics]))
-            for name in names
-        }
+        return {name: float(np.mean(values)) for name, values in self._metric_values.items()}
 
     def _meta(self) -> checkpoint.Meta:
         return checkpoint.Meta(

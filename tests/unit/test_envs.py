@@ -6,10 +6,10 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-
-from p2prl.testing import check_env
 from p2prl_envs.chain import OBSERVATIONS, Chain, make_chain
 from p2prl_envs.realtime import RealTime, make_realtime
+
+from p2prl.testing import check_env
 
 
 class FakeClock:

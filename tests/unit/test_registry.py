@@ -1,0 +1,229 @@
+"""p2prl.registry: names, files, settings, and what to say when something is not there."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+
+from p2prl import registry
+from p2prl.core.spaces import EnvSpec, Leaf
+from p2prl.errors import MissingPackage, P2prlError, UsageError
+
+CARTPOLE = EnvSpec(
+    "CartPole-v1",
+    Leaf("box", "float32", (4,), (-1.0,), (1.0,)),
+    Leaf("discrete", "uint8", (), (0.0,), (1.0,)),
+)
+
+AGENT = """
+from __future__ import annotations
+import msgspec
+import numpy as np
+from p2prl_agents.dqn import DQN
+
+class Mine(DQN):
+    '''My own.'''
+
+class Helper:
+    pass
+"""
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A distribution called tinybots that announces agents and environments, as pip would leave it."""
+    info = tmp_path / "site" / "tinybots-1.2.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tinybots\nVersion: 1.2\n")
+    (info / "entry_points.txt").write_text(
+        "[p2prl.agents]\ntinybot = tinybots.agent:Mine\nlost = tinybots.agent:Nobody\n"
+        "needy = tinybots.needy:Mine\nhalf = tinybots.agent:Helper\n"
+        "[p2prl.envs]\ntinyworld = tinybots.world:make\n"
+    )
+    package = tmp_path / "site" / "tinybots"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "agent.py").write_text(AGENT)
+    (package / "needy.py").write_text("import no_such_package_here.deep\n")
+    (package / "world.py").write_text(
+        "from p2prl_envs.chain import make_chain\n\ndef make(length=3):\n    return make_chain(length=length)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    return package
+
+
+@pytest.fixture(autouse=True)
+def _forget_modules() -> Iterator[None]:
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if name.startswith(("tinybots", "p2prl_file_")):
+            del sys.modules[name]
+
+
+def test_entry_points_of_other_packages_are_found(installed: Path) -> None:
+    assert "tinybot" in registry.agent_names()
+    assert "tinyworld" in registry.env_names()
+    assert "CartPole-v1" in registry.env_names()
+    assert registry.resolve_agent("tinybot").__name__ == "Mine"
+    factory = registry.make_env_factory("tinyworld", {"length": 7})
+    env = factory()
+    assert env.observation_space == gym.spaces.Discrete(7)
+    assert registry.provider(factory.source) == "tinybots==1.2"
+    assert registry.provider(registry.resolve_agent("tinybot")) == "tinybots==1.2"
+
+
+def test_gymnasium_ids_with_and_without_version_or_module() -> None:
+    for name in ("CartPole-v1", "CartPole", "gymnasium.envs.classic_control:CartPole-v1"):
+        factory = registry.make_env_factory(name, {})
+        env = factory()
+        assert env.spec is not None
+        assert env.spec.id == "CartPole-v1"
+        env.close()
+        assert registry.provider(factory.source) == f"gymnasium=={gym.__version__}"
+    assert registry.make_env_factory("CartPole-v1", {})(render_mode="rgb_array").render_mode == "rgb_array"
+
+
+@pytest.mark.parametrize(
+    ("asked", "nearest"),
+    [
+        ("CartPol-v1", "CartPole-v1"),
+        ("cartpole", "CartPole-v1"),
+        ("CartPole-v7", "CartPole-v1"),
+        ("tinywrld", "tinyworld"),
+        ("Acrobt-v1", "Acrobot-v1"),
+    ],
+)
+def test_an_unknown_environment_names_the_nearest(installed: Path, asked: str, nearest: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        registry.make_env_factory(asked, {})
+    assert nearest in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "package"),
+    [
+        ("ALE/Breakout-v5", "ale-py"),
+        ("no_such_package_here:World-v0", "no_such_package_here"),
+        ("LunarLander-v3", "box2d"),
+    ],
+)
+def test_a_missing_package_is_named_with_its_pip_command(env_id: str, package: str) -> None:
+    with pytest.raises(MissingPackage) as caught:
+        registry.make_env_factory(env_id, {})()
+    assert package in caught.value.package
+    assert f'pip install "{caught.value.package}"' in str(caught.value)
+
+
+def test_what_the_host_has_is_named_to_a_joiner_that_lacks_it() -> None:
+    with pytest.raises(MissingPackage, match="tinyzoo==3") as caught:
+        registry.make_env_factory("Tinyzoo/Cat-v0", {}, provided_by="tinyzoo==3")
+    assert caught.value.package == "tinyzoo==3"
+    with pytest.raises(MissingPackage, match="tinyzoo==3"):
+        registry.make_env_factory("tinycat", {}, provided_by="tinyzoo==3")
+    with pytest.raises(MissingPackage, match="tinyzoo==3"):
+        registry.resolve_agent("catbot", provided_by="tinyzoo==3")
+
+
+def test_an_unknown_namespace_is_said() -> None:
+    with pytest.raises(UsageError, match="Qqzzx"):
+        registry.make_env_factory("Qqzzx/Wwyy-v0", {})
+
+
+@pytest.mark.parametrize("args", [{"speed": 3}, {"length": "long"}])
+def test_bad_arguments_of_an_environment(installed: Path, args: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="tinyworld cannot be made with"):
+        registry.make_env_factory("tinyworld", args)()
+
+
+def test_an_environment_that_cannot_render_says_so(installed: Path) -> None:
+    with pytest.raises(UsageError, match="render_mode='rgb_array'"):
+        registry.make_env_factory("tinyworld", {})(render_mode="rgb_array")
+
+
+def test_an_agent_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "my_agent.py"
+    path.write_text(AGENT)
+    cls = registry.resolve_agent(f"{path}:Mine")
+    assert cls.__doc__ == "My own."
+    registry.make_agent(cls, CARTPOLE, {"n_step": 2})
+    monkeypatch.chdir(tmp_path)
+    assert registry.resolve_agent("my_agent.py:Mine").__name__ == "Mine"
+    with pytest.raises(UsageError, match=r"no class 'Yours'; it has Mine$"):
+        registry.resolve_agent(f"{path}:Yours")
+    with pytest.raises(UsageError, match="Helper is no agent: it lacks Settings"):
+        registry.resolve_agent(f"{path}:Helper")
+    with pytest.raises(UsageError, match="there is no file"):
+        registry.resolve_agent(f"{tmp_path / 'other.py'}:Mine")
+
+
+def test_a_file_that_cannot_be_imported(tmp_path: Path) -> None:
+    path = tmp_path / "broken.py"
+    path.write_text("class Mine(:\n")
+    with pytest.raises(UsageError, match="cannot be imported: SyntaxError"):
+        registry.resolve_agent(f"{path}:Mine")
+    path.write_text("import no_such_package_here\n")
+    with pytest.raises(MissingPackage, match="pip install"):
+        registry.resolve_agent(f"{path}:Mine")
+    assert not [name for name in sys.modules if name.startswith("p2prl_file_broken")]
+
+
+def test_unknown_agents(installed: Path) -> None:
+    with pytest.raises(UsageError, match="did you mean tinybot"):
+        registry.resolve_agent("tinybott")
+    with pytest.raises(MissingPackage, match="no_such_package_here"):
+        registry.resolve_agent("needy")
+    with pytest.raises(P2prlError, match=r"tinybots.agent:Nobody, which does not exist"):
+        registry.resolve_agent("lost")
+    with pytest.raises(UsageError, match="half is no agent"):
+        registry.resolve_agent("half")
+
+
+def test_no_agents_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_entry_points", lambda group: {})
+    with pytest.raises(UsageError, match="no agents are installed at all"):
+        registry.resolve_agent("dqn")
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"gama": 0.9}, "Mine has no setting 'gama'; did you mean gamma"),
+        ({"zzzz": 1}, "there are batch"),
+        ({"n_step": "three"}, "Mine's setting 'n_step': expected int, got str"),
+        ({"n_step": 0}, "Mine's setting 'n_step': expected int >= 1"),
+        ({"hidden": [64, "x"]}, "Mine's setting 'hidden[1]': expected int, got str"),
+    ],
+)
+def test_bad_settings_are_one_line(installed: Path, settings: dict[str, Any], text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        registry.make_agent(registry.resolve_agent("tinybot"), CARTPOLE, settings)
+    assert text in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_settings_are_converted_from_toml_values(installed: Path) -> None:
+    agent: Any = registry.make_agent(
+        registry.resolve_agent("tinybot"), CARTPOLE, {"hidden": [32, 32], "gamma": 1, "double": False}
+    )
+    assert agent.settings.hidden == (32, 32)
+    assert agent.settings.gamma == 1.0
+    assert agent.settings.double is False
+
+
+def test_source_hash_changes_with_the_text_and_not_with_line_ends(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    hashes = []
+    for text in (AGENT, AGENT.replace("\n", "\r\n"), AGENT + "\nx = 1\n"):
+        path.write_bytes(text.encode())
+        hashes.append(registry.source_hash(registry.resolve_agent(f"{path}:Mine")))
+    assert hashes[0] == hashes[1] != hashes[2]
+    assert all(len(value) == 16 for value in hashes)
+    assert registry.source_hash(len) == ""
+    assert registry.source_hash(gym.make("CartPole-v1")) != ""

@@ -1,0 +1,205 @@
+"""p2prl.testing: the contract tests catch what breaks the contract, one thing at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import metadata
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from p2prl_agents.dqn import DQN, DQNActor, DQNLearner
+from p2prl_envs.chain import Chain, make_chain
+
+from p2prl.learn.contracts import Array, Explore, Field, ReplaySpec, Update, Weights
+from p2prl.learn.spaces import env_spec
+from p2prl.registry import make_env_factory, resolve_agent
+from p2prl.testing import check_agent, check_env
+
+CHAIN = env_spec(make_chain(observation="box"), "chain")
+SETTINGS = {"hidden": [8], "batch": 8}
+
+
+class Meddling(DQN):
+    """DQN whose actor and learner can be made to misbehave."""
+
+    actor_type: type[DQNActor] = DQNActor
+    learner_type: type[DQNLearner] = DQNLearner
+
+    def actor(self) -> DQNActor:
+        return self.actor_type(self)
+
+    def learner(self, device: str, seed: int) -> DQNLearner:
+        return self.learner_type(self, device, seed)
+
+
+class OutOfBounds(DQNActor):
+    def act(self, obs: Any, state: Any, explore: Explore | None) -> Any:
+        actions, state, extras = super().act(obs, state, explore)
+        return actions + 2, state, extras
+
+
+class Flat(DQNActor):
+    def act(self, obs: Any, state: Any, explore: Explore | None) -> Any:
+        actions, state, extras = super().act(obs, state, explore)
+        return actions[:, None], state, extras
+
+
+class Extra(DQNActor):
+    def act(self, obs: Any, state: Any, explore: Explore | None) -> Any:
+        actions, state, _ = super().act(obs, state, explore)
+        return actions, state, {"value": np.zeros(len(actions))}
+
+
+class Greedless(DQNActor):
+    rng = np.random.default_rng(0)
+
+    def act(self, obs: Any, state: Any, explore: Explore | None) -> Any:
+        return self.rng.integers(2, size=len(obs)).astype(np.uint8), state, {}
+
+
+class Normalising(DQNActor):
+    def act(self, obs: Any, state: Any, explore: Explore | None) -> Any:
+        obs -= 1
+        return super().act(obs, state, explore)
+
+
+class Scribbling(DQNActor):
+    def load(self, weights: Weights) -> None:
+        weights["bias0"][:] = 0
+        super().load(weights)
+
+
+class Views(DQNLearner):
+    def weights(self) -> Weights:
+        named = super().weights()
+        first = self._layers[0][0].detach().numpy()
+        return {**named, "weight0": first}
+
+
+class Forgetful(DQNLearner):
+    def save(self) -> Mapping[str, Array]:
+        return {**super().save(), "adam_mean": np.zeros_like(super().save()["adam_mean"])}
+
+
+class Infinite(DQNLearner):
+    def update(self, batch: Any) -> Update:
+        super().update(batch)
+        return Update(metrics={"loss": float("nan")})
+
+
+@pytest.mark.parametrize(
+    ("actor", "learner", "said"),
+    [
+        (OutOfBounds, DQNLearner, "leaves its bounds"),
+        (Flat, DQNLearner, "has the shape"),
+        (Extra, DQNLearner, r"act gives the fields \['value'\]"),
+        (Greedless, DQNLearner, "two different actions"),
+        (Normalising, DQNLearner, "changed the observation"),
+        (DQNActor, Views, "'weight0' as a view"),
+        (DQNActor, Forgetful, "one update after load"),
+        (DQNActor, Infinite, "'loss' is nan"),
+    ],
+)
+def test_each_breach_is_named(actor: type[DQNActor], learner: type[DQNLearner], said: str) -> None:
+    class Broken(Meddling):
+        actor_type, learner_type = actor, learner
+
+    with pytest.raises(AssertionError, match=said):
+        check_agent(Broken, CHAIN, SETTINGS)
+
+
+def test_weights_are_handed_out_read_only() -> None:
+    class Broken(Meddling):
+        actor_type = Scribbling
+
+    with pytest.raises(ValueError, match="read-only"):
+        check_agent(Broken, CHAIN, SETTINGS)
+
+
+def test_bad_fields_and_replay_are_named() -> None:
+    class BadField(DQN):
+        def fields(self) -> Mapping[str, Field]:
+            return {"value": Field("float32", (-1,))}
+
+    class BadWindow(DQN):
+        def replay(self) -> ReplaySpec:
+            return ReplaySpec(ticks=4, window=5)
+
+    with pytest.raises(AssertionError, match="negative side"):
+        check_agent(BadField, CHAIN, SETTINGS)
+    with pytest.raises(AssertionError, match="window 5"):
+        check_agent(BadWindow, CHAIN, SETTINGS)
+
+
+def test_a_sound_agent_passes() -> None:
+    check_agent(Meddling, CHAIN, SETTINGS)
+
+
+class Deaf(Chain):
+    """Ignores its seed."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return super().reset(seed=None)
+
+
+class Big(Chain):
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        _, info = super().reset(seed=seed)
+        return np.zeros((3, 3), np.float32), info
+
+
+class NaN(Chain):
+    def step(self, action: int) -> Any:
+        obs, _, *rest = super().step(action)
+        return obs, float("nan"), *rest
+
+
+class Overflowing(Chain):
+    def step(self, action: int) -> Any:
+        _, *rest = super().step(action)
+        return 300, *rest
+
+
+class Restarting(Chain):
+    def step(self, action: int) -> Any:
+        *rest, info = super().step(action)
+        return *rest, {**info, "final_observation": 0}
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Deaf(random_start=True), "same seed and actions differ"),
+        (lambda: Big(observation="box"), r"reset gave obs the shape \(3, 3\)"),
+        (NaN, "the reward nan"),
+        (Overflowing, "uint8, its space's dtype, cannot hold"),
+        (Restarting, "resets itself"),
+    ],
+)
+def test_each_fault_of_an_environment_is_named(make: Any, said: str) -> None:
+    with pytest.raises(AssertionError, match=said):
+        check_env(make)
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Acrobot-v1", "Pendulum-v1", "MountainCarContinuous-v0"])
+def test_gymnasium_keeps_the_contract(env_id: str) -> None:
+    check_env(lambda: gym.make(env_id))
+
+
+def _registered(group: str) -> list[str]:
+    return sorted({point.name for point in metadata.entry_points(group=group)})
+
+
+@pytest.mark.parametrize("name", _registered("p2prl.agents"))
+def test_every_registered_agent_keeps_the_contract(name: str) -> None:
+    check_agent(resolve_agent(name), CHAIN)
+    check_agent(resolve_agent(name), env_spec(gym.make("CartPole-v1"), "CartPole-v1"))
+
+
+@pytest.mark.parametrize("name", _registered("p2prl.envs"))
+def test_every_registered_environment_can_be_made(name: str) -> None:
+    with make_env_factory(name, {})() as env:
+        env_spec(env, name)
+        env.reset(seed=1)
