@@ -48,6 +48,7 @@ class Program:
     Args:
         arguments: after `p2prl`.
         home: its P2PRL_HOME.
+        python: the interpreter of another venv.
         prefix: put before the command, such as `ip netns exec NAME`.
     """
 
@@ -58,13 +59,14 @@ class Program:
         prefix: Sequence[str] = (),
         env: dict[str, str] | None = None,
         cwd: Path | None = None,
+        python: str = sys.executable,
     ) -> None:
         self.events: list[Event] = []
         self.errors: list[str] = []
         self.arguments = arguments
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._process = subprocess.Popen(
-            [*prefix, sys.executable, "-m", "p2prl.cli", *arguments],
+            [*prefix, python, "-m", "p2prl.cli", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -32,27 +32,27 @@ METRICS_EVERY = 50
 class DQNSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """DQN's settings. The defaults solve CartPole quickly and robustly."""
 
-    hidden: tuple[Positive, ...] = (128, 128)
+    hidden: tuple[Positive, ...] = (256, 256)
     """Units of each hidden layer."""
-    learning_rate: Annotated[float, Meta(gt=0.0)] = 1e-3
+    learning_rate: Annotated[float, Meta(gt=0.0)] = 2e-3
     """Adam's step size."""
     learning_rate_end: Fraction = 0.1
     """What is left of it after `learning_rate_updates`, as a fraction; it falls linearly and then stays."""
-    learning_rate_updates: Positive = 10_000
+    learning_rate_updates: Positive = 8000
     """Updates until it has fallen."""
     gamma: Fraction = 0.99
     """Discount per tick."""
-    reward_scale: Annotated[float, Meta(gt=0.0)] = 1.0
+    reward_scale: Annotated[float, Meta(gt=0.0)] = 0.1
     """Rewards are multiplied by this inside the learner; values of about 1 to 10 are learned best."""
     n_step: Positive = 3
     """Rewards summed before the target bootstraps from the network."""
-    batch: Positive = 128
+    batch: Positive = 64
     """Samples per update."""
     double: bool = True
     """Double DQN: the online network chooses the next action, the target network values it."""
-    target_interval: Positive = 1
+    target_interval: Positive = 40
     """Updates between two updates of the target network."""
-    target_tau: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.01
+    target_tau: Annotated[float, Meta(gt=0.0, le=1.0)] = 1.0
     """How far the target network then moves to the online one; 1 copies it."""
     max_grad_norm: Annotated[float, Meta(gt=0.0)] = 10.0
     """Gradients are scaled down to this norm."""
@@ -60,7 +60,7 @@ class DQNSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Final share of random actions on the ladder's lowest rung."""
     epsilon_high: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.3
     """Final share of random actions on the ladder's highest rung."""
-    epsilon_updates: Positive = 1000
+    epsilon_updates: Positive = 500
     """Updates until exploration has fallen from 1 to its final share."""
     ticks: Positive = 32
     """T, the length of a session."""
@@ -68,7 +68,7 @@ class DQNSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Replay capacity over all shards, decoded."""
     min_ticks: Positive = 2000
     """Ticks stored before the first update."""
-    samples_per_insert: Annotated[float, Meta(ge=0.0)] = 4.0
+    samples_per_insert: Annotated[float, Meta(ge=0.0)] = 2.0
     """How often a tick is sampled on average; 0 for as often as the trainer can."""
 
 

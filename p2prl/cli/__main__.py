@@ -1,6 +1,8 @@
 """`python -m p2prl.cli`: the same as `p2prl`."""
 
+import sys
+
 from p2prl.cli.main import main
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -83,7 +83,13 @@ class Refusal(Message, frozen=True, kw_only=True, tag="refusal"):
 
 
 class Books(msgspec.Struct, frozen=True, kw_only=True):
-    """Where bundles went: produced = stored + pending + refused + stale + dropped; duplicates are beside it."""
+    """Where bundles went: produced = stored + pending + refused + stale + dropped; duplicates are beside it.
+
+    Attributes:
+        produced: bundles that players made.
+        pending: in the member's window: not sent yet, or without a verdict.
+        dropped: given up on the way: `window full`, `member died`, `member left`.
+    """
 
     produced: int = 0
     stored: int = 0
@@ -101,7 +107,11 @@ class Books(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlayerReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One player in its member's heartbeat. `state` is starting, working, paused or failed."""
+    """One player in its member's heartbeat. `state` is starting, working, paused or failed.
+
+    Attributes:
+        restarts: how often it was started again.
+    """
 
     rank: int
     state: str
@@ -124,6 +134,9 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that all nodes of a run agree on.
 
     Attributes:
+        seed: the experiment's.
+        schema: of every session of the run.
+        envs: slots of a player that does not say otherwise.
         env_args, agent_settings: plain values; nothing executable.
         env_package, agent_package: the distributions that provide them on the host, as `name==version`; may be empty.
         env_hash, agent_hash: hashes of their source on the host.
@@ -153,7 +166,11 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Seat(msgspec.Struct, frozen=True, kw_only=True):
-    """A player's place in the run: its rank on the ladder, and a seed that no other player ever got."""
+    """A player's place in the run: its rank on the ladder, and a seed that no other player ever got.
+
+    Attributes:
+        seed: mixed with the run's seed; never given twice.
+    """
 
     rank: int
     seed: int
@@ -163,7 +180,12 @@ Role = Literal["member", "shard", "trainer", "client"]
 
 
 class WeightsHeader(Message, frozen=True, kw_only=True, tag="weights"):
-    """Names a set of weights; the payload follows in a frame of its own (wire/weights.py)."""
+    """Names a set of weights; the payload follows in a frame of its own (wire/weights.py).
+
+    Attributes:
+        codec: names the payload's format, `lz4-named`.
+        size_bytes: the payload's length.
+    """
 
     run_id: str
     version: int
@@ -176,7 +198,12 @@ class WeightsHeader(Message, frozen=True, kw_only=True, tag="weights"):
 
 
 class Hello(Message, frozen=True, kw_only=True, tag="hello"):
-    """The first message on control, and again after each HelloAgain."""
+    """The first message on control, and again after each HelloAgain.
+
+    Attributes:
+        role: what the sender is; `shard` and `trainer` need the host's own keys.
+        seats: those that it has already, from before the broker restarted.
+    """
 
     protocol: int
     version: str
@@ -194,7 +221,11 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
 
 
 class Heartbeat(Message, frozen=True, kw_only=True, tag="heartbeat"):
-    """member -> broker, each 1 s: alive, and what was done. Sent by the member, never by a thread that steps."""
+    """member -> broker, each 1 s: alive, and what was done. Sent by the member, never by a thread that steps.
+
+    Attributes:
+        players: one report per player.
+    """
 
     boot_id: str
     state: Literal["starting", "working", "paused"]
@@ -222,7 +253,11 @@ class Goodbye(Message, frozen=True, kw_only=True, tag="goodbye"):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """A shard's word on one bundle: `stored`, `duplicate`, `stale`, `refused` (with a reason) or `busy`."""
+    """A shard's word on one bundle: `stored`, `duplicate`, `stale`, `refused` (with a reason) or `busy`.
+
+    Attributes:
+        status: the word.
+    """
 
     seq: int
     status: str
@@ -230,7 +265,11 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class ShardReceipts(Message, frozen=True, kw_only=True, tag="shard_receipts"):
-    """shard -> broker: what became of one node's bundles; the broker passes it on as Receipts."""
+    """shard -> broker: what became of one node's bundles; the broker passes it on as Receipts.
+
+    Attributes:
+        episodes: as in BundleHeader, of what was stored now.
+    """
 
     shard: int
     node: str
@@ -245,6 +284,7 @@ class ShardReport(Message, frozen=True, kw_only=True, tag="shard_report"):
     """shard -> broker, each 0.5 s: how full it is.
 
     Attributes:
+        refused_by_node: refusals by node key, then by reason.
         inserted_ticks, steps_total, stored: since the run began, restarts included; other counters are of this boot.
     """
 
@@ -271,7 +311,12 @@ class Publish(Message, frozen=True, kw_only=True, tag="publish"):
 
 
 class TrainerReport(Message, frozen=True, kw_only=True, tag="trainer_report"):
-    """trainer -> broker: progress; `insert_ceiling` is how far shards' inserted ticks may go, None for no limit."""
+    """trainer -> broker: progress; `insert_ceiling` is how far shards' inserted ticks may go, None for no limit.
+
+    Attributes:
+        sampled: samples taken so far (queue: ticks).
+        insert_ceiling: how far the shards' inserted ticks may go; null for no limit.
+    """
 
     state: Literal["starting", "waiting", "training", "failed"]
     reason: str = ""
@@ -285,7 +330,11 @@ class TrainerReport(Message, frozen=True, kw_only=True, tag="trainer_report"):
 
 
 class WeightsAsk(Message, frozen=True, kw_only=True, tag="weights_ask"):
-    """anyone -> broker: send me the current weights if newer than `have`."""
+    """anyone -> broker: send me the current weights if newer than `have`.
+
+    Attributes:
+        have: the version that the sender has; -1 for none.
+    """
 
     have: int = -1
 
@@ -313,6 +362,9 @@ class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
     """The answer to Hello. Current weights, if any, follow: a WeightsHeader frame and the payload frame.
 
     Attributes:
+        run: everything that all nodes agree on.
+        weights_port: where the XPUB listens.
+        heartbeat_s: how often to send a Heartbeat.
         seats: one per player, for members.
         silent_after_s: how long either side may be silent before it is taken for gone.
         grant_ticks: as in Receipts.
@@ -418,6 +470,10 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One node, as `p2prl status` shows it.
 
     Attributes:
+        lag: versions that it is behind.
+        seen_s_ago: since its last word.
+        player_reports: one per player, from its last heartbeat.
+        faults: its last five faults.
         state: starting, working, stalled, paused or gone; `reason` says why if it is not working.
         refused_by_host: what the host refused of this node, by reason, malformed frames included.
     """
@@ -448,6 +504,12 @@ class StatusReply(Message, frozen=True, kw_only=True, tag="status_reply"):
     """broker -> client: the whole run. `p2prl status --json` prints this, flattened.
 
     Attributes:
+        run_name: the name of its folder.
+        uptime_s: since this broker started.
+        nodes: one row per key that ever took part.
+        refused_frames: frames refused at control and enrol, by reason.
+        members_waiting: true if nobody plays.
+        stopping: why the run ends, or empty.
         return_mean: over the last 100 episodes of the least exploring slots; None before the first one.
         return_episodes: how many episodes that mean is over (at most 100).
     """
@@ -525,7 +587,12 @@ class BundleHeader(Message, frozen=True, kw_only=True, tag="bundle"):
 
 
 class SampleAsk(Message, frozen=True, kw_only=True, tag="sample_ask"):
-    """trainer -> shard: send `count` windows (uniform) or up to `count` sessions (queue); 0 asks for the mass only."""
+    """trainer -> shard: send `count` windows (uniform) or up to `count` sessions (queue); 0 asks for the mass only.
+
+    Attributes:
+        count: samples wanted.
+        window: ticks per sample; 0 for whole sessions.
+    """
 
     ask: int
     count: int
@@ -538,6 +605,7 @@ class SampleReply(Message, frozen=True, kw_only=True, tag="sample_reply"):
     frame with the samples' versions (int64).
 
     Attributes:
+        count: samples that follow; may be fewer than asked for.
         mass: ticks (uniform) or sessions (queue) that could be sampled now.
         stale: sessions that were dropped from the queue because they had grown older than max_lag.
     """
@@ -594,7 +662,11 @@ class PlayerFailed(Message, frozen=True, kw_only=True, tag="player_failed"):
 
 
 class PlayerCredit(Message, frozen=True, kw_only=True, tag="player_credit"):
-    """member -> player: bundles up to `serial` were taken over; you may hold `credit` more unanswered."""
+    """member -> player: bundles up to `serial` were taken over; you may hold `credit` more unanswered.
+
+    Attributes:
+        credit: bundles that may be under way unanswered.
+    """
 
     serial: int
     credit: int

@@ -18,12 +18,15 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from p2prl.errors import P2prlError
+from p2prl.errors import CorruptCheckpoint, LimitsForbid, MissingPackage, P2prlError, UsageError
 from p2prl.net.loop import Loop
 
 #: A child that has not ended this long after its parent's end is ended by force.
 _GRACE_S = 4.0
 LOG_FORMAT = "%(levelname)s %(message)s"
+
+#: Errors that another start of the same process cannot mend.
+_HOPELESS = (UsageError, MissingPackage, CorruptCheckpoint, LimitsForbid)
 
 ConfigT = TypeVar("ConfigT")
 
@@ -75,7 +78,7 @@ def run_child(config_type: type[ConfigT], main: Callable[[ConfigT, Loop], int]) 
         return main(config, loop)
     except P2prlError as error:
         logging.getLogger("p2prl").debug("failed", exc_info=True)
-        emit("failed", str(error), error.exit_code)
+        emit("failed", str(error), error.exit_code, hopeless=isinstance(error, _HOPELESS))
         return error.exit_code
     except Exception as error:
         logging.getLogger("p2prl").exception("unexpected error")

@@ -50,6 +50,7 @@ class Charge:
     was_ready: bool = False
     last_words: str = ""
     last_code: int = 1
+    hopeless: bool = False
 
 
 class Supervisor:
@@ -129,6 +130,7 @@ class Supervisor:
             self._ready(charge, news)
         elif news.kind == "failed":
             charge.last_words, charge.last_code = news.text, news.exit_code
+            charge.hopeless = bool(news.data.get("hopeless"))
 
     def _died(self, charge: Charge, exited: Exited) -> None:
         assert charge.child is not None
@@ -140,7 +142,7 @@ class Supervisor:
         if self._loop.now() - charge.started_at >= _SOUND_S:
             charge.failures = 0
         charge.failures += 1
-        if not charge.was_ready and (charge.last_code == 2 or charge.failures >= _MAX_STILLBIRTHS):
+        if charge.hopeless or (not charge.was_ready and charge.failures >= _MAX_STILLBIRTHS):
             self._stopping.add(charge.name)
             text = why if charge.last_words else f"the {charge.name} does not start: {why}"
             self._given_up(GivenUp(text, charge.last_code))

@@ -73,7 +73,7 @@ class Trainer:
             self._on_control,
             self._on_refusal,
         )
-        loop.every(_REPORT_S, self._report, first_s=0.0)
+        loop.every(_REPORT_S, self.report, first_s=0.0)
 
     # --- starting
 
@@ -212,7 +212,8 @@ class Trainer:
 
     # --- telling and saving
 
-    def _report(self) -> None:
+    def report(self) -> None:
+        """Tell the broker how far training is."""
         if not self.control.welcomed:
             return
         training = self.loop.now() - self._trained_at < 1.0
@@ -283,6 +284,7 @@ def child_main() -> int:
             return loop.run()
         finally:
             trainer.save()
+            trainer.report()  # so that the run's last figures are the last
             trainer.network.close()
 
     return run_child(TrainerConfig, main)

@@ -160,6 +160,19 @@ class Lab:
         _ip("-n", self.namespace(i), "addr", "add", address, "dev", name)
         _ip("-n", self.namespace(i), "link", "set", name, "up")
 
+    def second_lan(self) -> None:
+        """Wire every namespace to one more LAN: `lan1`, with 10.78.x.y and, where the kernel has it, IPv6."""
+        _ip("-n", self._bridge, "link", "add", "second", "type", "bridge", "mcast_snooping", "0")
+        _ip("-n", self._bridge, "link", "set", "second", "up")
+        for i in range(self.size):
+            inside, port = self.namespace(i), f"second{i}"
+            peer = ("peer", "name", "lan1", "netns", inside)
+            _ip("-n", self._bridge, "link", "add", port, "type", "veth", *peer)
+            _ip("-n", self._bridge, "link", "set", port, "master", "second", "up")
+            _ip("-n", inside, "link", "set", "lan1", "up")
+            _ip("-n", inside, "addr", "add", f"10.78.{self.subnet}.{i + 1}/24", "dev", "lan1")
+            _ip("-n", inside, "addr", "add", f"fd78::{i + 1:x}/64", "dev", "lan1", "nodad", check=False)
+
     def rate_limit(self, i: int, kbit: int | None) -> None:
         """Make both directions of the link as slow as `kbit` kilobits per second; None for no limit."""
         for namespace, device in ((self.namespace(i), INTERFACE), (self._bridge, f"port{i}")):

@@ -1,4 +1,4 @@
-"""Environments and an agent that only tests use, as real ones: `--env tests.samples:Noise-v0`, `--agent idle.py:Idle`."""
+"""Environments and an agent for tests, found as any other: `--env tests.samples:Noise-v0`, `--agent idle.py:Idle`."""
 
 from gymnasium.envs.registration import register
 

@@ -62,7 +62,9 @@ class IdleActor:
         """No state."""
         return {}
 
-    def act(self, obs: Tree, state: State, explore: Explore | None) -> tuple[Tree, State, Mapping[str, Array]]:
+    def act(
+        self, obs: Tree, state: State, explore: Explore | None
+    ) -> tuple[Tree, State, Mapping[str, Array]]:
         """0 or 1 per slot."""
         rng = explore.rng if explore is not None else np.random.default_rng(0)
         return rng.integers(2, size=len(obs)), state, {}

@@ -1,0 +1,90 @@
+"""What a joiner installs: light, without torch, and enough to host `cem` and to join `dqn`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import kit
+
+_ROOT = Path(__file__).resolve().parents[2]
+_LIMIT_BYTES = 120_000_000
+#: What a venv has before anything is installed, and a joiner does not get from us.
+_NOT_OURS = ("pip", "setuptools", "_distutils_hack", "pkg_resources", "distutils-precedence")
+
+
+@pytest.fixture(scope="module")
+def light_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A fresh venv with `pip install p2prl` and nothing else; its interpreter."""
+    folder = tmp_path_factory.mktemp("light")
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
+    wheel = folder / "wheel"
+    pip = [str(python), "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    # A wheel first: pip leaves no build folder in the checkout then.
+    subprocess.run(
+        [*pip, "wheel", "--no-deps", "--wheel-dir", str(wheel), str(_ROOT)], check=True, capture_output=True
+    )
+    [built] = wheel.glob("p2prl-*.whl")
+    constraints = str(_ROOT / "constraints.txt")
+    subprocess.run([*pip, "install", "-c", constraints, str(built)], check=True, capture_output=True)
+    yield python
+
+
+def _site_packages(python: Path) -> Path:
+    code = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    done = subprocess.run([str(python), "-c", code], check=True, capture_output=True, text=True)
+    return Path(done.stdout.strip())
+
+
+def test_it_is_light_and_has_no_torch(light_python: Path) -> None:
+    site = _site_packages(light_python)
+    ours = [path for path in site.iterdir() if not path.name.startswith(_NOT_OURS)]
+    size = sum(
+        file.stat().st_size for path in ours for file in (path.rglob("*") if path.is_dir() else [path]) if file.is_file()
+    )
+    assert size < _LIMIT_BYTES, f"{size / 1e6:.1f} MB"
+    names = {path.name for path in ours}
+    assert "p2prl" in names
+    assert not names & {"torch", "tensorboard", "pygame", "imageio_ffmpeg"}
+
+
+def test_cem_hosts_and_joins_without_torch(light_python: Path, tmp_path: Path) -> None:
+    python = str(light_python)
+    arguments = ("cartpole-cem", "--players", "0", "--stop-steps", "20000")
+    with (
+        kit.host(tmp_path, *arguments, python=python) as host,
+        kit.join(tmp_path, python=python) as joiner,
+    ):
+        assert host.wait(60) == 0
+        assert joiner.wait(10) == 0
+        stopped = host.last("stopped")
+    assert stopped is not None
+    assert stopped["updates"] > 0
+    assert kit.balanced(stopped["bundles"])
+    assert "tensorboard is not installed" in host.stderr
+
+
+def test_dqn_joins_without_torch(light_python: Path, tmp_path: Path) -> None:
+    with (
+        kit.host(tmp_path, "chain", "--players", "0", "--stop-steps", "10000") as host,
+        kit.join(tmp_path, python=str(light_python)) as joiner,
+    ):
+        assert host.wait(60) == 0
+        assert joiner.wait(10) == 0
+        stopped = host.last("stopped")
+    assert stopped is not None
+    assert stopped["updates"] > 0
+
+
+def test_dqn_does_not_host_without_torch_and_says_what_to_install(
+    light_python: Path, tmp_path: Path
+) -> None:
+    with kit.host(tmp_path, "chain", "--players", "0", python=str(light_python)) as host:
+        assert host.wait(30) == 1
+    assert "pip install 'p2prl[train]'" in host.stderr
