@@ -16,7 +16,16 @@ def test_it_learns_from_a_host_and_from_a_joiner_that_has_its_own_copy(tmp_path:
     (tmp_path / "here").mkdir()
     (tmp_path / "there").mkdir()
     ours, theirs = (docs_kit.tabular_agent(tmp_path / place) for place in ("here", "there"))
-    settings = (*_CHAIN, *_SLOTS, "--agent", f"{ours}:Tabular", "--players", "0", "--stop-return", str(_BEST - 0.05))
+    settings = (
+        *_CHAIN,
+        *_SLOTS,
+        "--agent",
+        f"{ours}:Tabular",
+        "--players",
+        "0",
+        "--stop-return",
+        str(_BEST - 0.05),
+    )
     with kit.host(tmp_path, *settings, "--stop-time", "60") as host:
         host.wait_for("progress")
         with kit.join(tmp_path, "--agent", f"{theirs}:Tabular") as joiner:

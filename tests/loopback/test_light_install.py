@@ -46,7 +46,10 @@ def test_it_is_light_and_has_no_torch(light_python: Path) -> None:
     site = _site_packages(light_python)
     ours = [path for path in site.iterdir() if not path.name.startswith(_NOT_OURS)]
     size = sum(
-        file.stat().st_size for path in ours for file in (path.rglob("*") if path.is_dir() else [path]) if file.is_file()
+        file.stat().st_size
+        for path in ours
+        for file in (path.rglob("*") if path.is_dir() else [path])
+        if file.is_file()
     )
     assert size < _LIMIT_BYTES, f"{size / 1e6:.1f} MB"
     names = {path.name for path in ours}
@@ -82,9 +85,7 @@ def test_dqn_joins_without_torch(light_python: Path, tmp_path: Path) -> None:
     assert stopped["updates"] > 0
 
 
-def test_dqn_does_not_host_without_torch_and_says_what_to_install(
-    light_python: Path, tmp_path: Path
-) -> None:
+def test_dqn_does_not_host_without_torch_and_says_what_to_install(light_python: Path, tmp_path: Path) -> None:
     with kit.host(tmp_path, "chain", "--players", "0", python=str(light_python)) as host:
         assert host.wait(30) == 1
     assert "pip install 'p2prl[train]'" in host.stderr
