@@ -20,7 +20,7 @@ from p2prl.net.discovery import Advertiser
 from p2prl.net.interfaces import chosen_interfaces
 from p2prl.net.keys import KeyPair, fingerprint, load_or_create, new_key_pair, run_lock, state_folder
 from p2prl.net.loop import Loop
-from p2prl.net.ports import free_block
+from p2prl.net.ports import MAX_BLOCKS, free_block
 from p2prl.net.sockets import Frame, Network
 from p2prl.nodes.control import ControlLine
 from p2prl.nodes.options import DEFAULT_BASE_PORT, HostOptions
@@ -117,13 +117,13 @@ class Host:
         self.loop.every(_FOLLOW_S, self._follow)
 
     def _choose_base(self) -> int:
-        options = self.options
+        options, shards = self.options, self.options.experiment.shards
         wanted = (
             options.base_port or (self.prepared.file.base_port if options.resume else 0) or DEFAULT_BASE_PORT
         )
         if options.resume:
-            wait_for_ports(wanted, options.experiment.shards, _PORT_PATIENCE_S)
-        base = free_block(wanted, options.experiment.shards)
+            wait_for_ports(wanted, shards, _PORT_PATIENCE_S)
+        base = free_block(wanted, shards, blocks=_blocks(options))
         if base != wanted:
             text = f"the ports from {wanted} on are taken; using the block from {base} on"
             self.say("warning", "host", text)
@@ -389,6 +389,11 @@ def _bind_hosts(options: HostOptions) -> list[str]:
     return hosts
 
 
+def _blocks(options: HostOptions) -> int:
+    """Who names a port has told it to others, or opened it in a firewall: another one would be of no use."""
+    return 1 if options.base_port else MAX_BLOCKS
+
+
 def default_players() -> int:
     """Cores - 1, at least 1."""
     return max(1, (psutil.cpu_count() or 1) - 1)
@@ -417,6 +422,8 @@ def run_host(options: HostOptions, reporter: HostReporter) -> int:
     Raises:
         P2prlError: with the exit code of its kind, if the run cannot start or cannot go on.
     """
+    if options.base_port and not options.resume:  # before a folder is made for the run
+        free_block(options.base_port, options.experiment.shards, blocks=1)
     prepared = prepare(options.experiment, options.results, options.resume)
     with run_lock(prepared.folder):
         return Host(options, reporter, prepared).run()

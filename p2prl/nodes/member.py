@@ -220,6 +220,8 @@ class Member:
         self.steps += bundle.steps
         self.episodes += bundle.episodes
         self._moved_at = self.loop.now()
+        if bundle.warning:
+            self.control.send(m.Fault(kind="warning", text=bundle.warning))
         token = next(self._tokens)
         self.bundles[token] = (header, payload)
         size = memoryview(header).nbytes + memoryview(payload).nbytes

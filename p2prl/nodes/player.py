@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections import deque
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -66,14 +68,13 @@ class Player:
             P2prlError: they cannot be made here, or differ from the host's.
         """
         run, config = self.run, self.config
-        make_env = make_env_factory(run.env_id, run.env_args)
-        cls = resolve_agent(config.agent or run.agent_name)
+        make_env = make_env_factory(run.env_id, run.env_args, provided_by=run.env_package)
+        cls = resolve_agent(config.agent or run.agent_name, provided_by=run.agent_package)
         agent = make_agent(cls, run.env, run.agent_settings)
         self.actor: Actor = agent.actor()
         env = make_env()
         try:
             spec = env_spec(env, run.env_id)
-            env_hash = source_hash(type(env.unwrapped))
         finally:
             env.close()
         schema = session_schema(spec, agent.fields(), run.schema.ticks)
@@ -93,7 +94,9 @@ class Player:
             rank=self.rank,
             seed=int(sequence.generate_state(1)[0]),
         )
-        hello = m.PlayerHello(rank=self.rank, env_hash=env_hash, agent_hash=source_hash(cls))
+        hello = m.PlayerHello(
+            rank=self.rank, env_hash=source_hash(make_env.source), agent_hash=source_hash(cls)
+        )
         self.socket.send([frames.encode(hello)])
         self.loop.when_idle(self._work)
 
@@ -204,8 +207,20 @@ def step_back() -> None:
         log.debug("the priority stays as it is: %s", error)
 
 
+def remove_orphaned_socket(endpoint: str, member_pid: int) -> None:
+    """Remove the member's ipc folder if the member was killed, and so could not do it itself."""
+    if not endpoint.startswith("ipc://") or os.getppid() == member_pid:
+        return
+    path = Path(endpoint.removeprefix("ipc://"))
+    with contextlib.suppress(OSError):  # another player of the same member was first
+        path.unlink()
+    with contextlib.suppress(OSError):
+        path.parent.rmdir()
+
+
 def child_main() -> int:
     """Run a player as a child process."""
+    member_pid = os.getppid()
 
     def main(config: PlayerConfig, loop: Loop) -> int:
         step_back()
@@ -220,5 +235,6 @@ def child_main() -> int:
             return 1
         finally:
             player.network.close()
+            remove_orphaned_socket(config.endpoint, member_pid)
 
     return run_child(PlayerConfig, main)

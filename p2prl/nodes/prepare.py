@@ -65,7 +65,6 @@ def prepare(experiment: Experiment, results: Path, resume: bool) -> Prepared:
         ) from error
     try:
         spec = env_spec(env, experiment.env.id)
-        env_class = type(env.unwrapped)
     finally:
         env.close()
     agent = make_agent(cls, spec, experiment.agent.settings)
@@ -77,8 +76,8 @@ def prepare(experiment: Experiment, results: Path, resume: bool) -> Prepared:
         env_id=experiment.env.id,
         env_args=dict(experiment.env.args),
         env=spec,
-        env_package=provider(env_class),
-        env_hash=source_hash(env_class),
+        env_package=provider(make_env.source),
+        env_hash=source_hash(make_env.source),
         agent_name=experiment.agent.name,
         agent_settings=dict(experiment.agent.settings),
         agent_package=provider(cls),

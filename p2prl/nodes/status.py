@@ -181,6 +181,8 @@ def _shard_row(view: StatusView, index: int) -> m.ShardStatus:
 
 def _warnings(view: StatusView, nodes: list[m.NodeStatus]) -> list[str]:
     broker = view.broker
+    if broker.stopping:
+        return []
     warnings = [text for report in broker.shard_reports.values() for text in report.warnings]
     if not any(node.players and node.state != "gone" for node in nodes):
         warnings.append(f"no players: waiting for `p2prl join {broker.host_name}` on another machine")
