@@ -160,7 +160,10 @@ def provider(source: Any) -> str:
             if point.dist is not None and point.module.split(".")[0] == module.split(".")[0]:
                 return f"{point.dist.name}=={point.dist.version}"
     names = metadata.packages_distributions().get(module.split(".")[0], [])
-    return f"{names[0]}=={metadata.version(names[0])}" if names else ""
+    try:
+        return f"{names[0]}=={metadata.version(names[0])}" if names else ""
+    except metadata.PackageNotFoundError:  # installed under a folder of another name, as some systems do
+        return names[0]
 
 
 def source_hash(source: Any) -> str:

@@ -13,6 +13,8 @@ from p2prl.core.outbox import merged
 
 DIED = "member died"
 LEFT = "member left"
+#: No honest node comes near it; with it, the sum over 65,000 nodes still fits into 64 bits.
+_MAX_TOTAL = 1 << 48
 
 
 class Ledger(msgspec.Struct):
@@ -83,7 +85,8 @@ class Ledger(msgspec.Struct):
             dropped=last.dropped + lost,
             dropped_reasons=dropped,
         )
-        self.closed = merged((self.closed, final))
-        self.closed_steps += self.steps
-        self.closed_episodes += self.episodes
+        if self.closed.produced + final.produced <= _MAX_TOTAL:  # else they are a liar's, and kept out
+            self.closed = merged((self.closed, final))
+        self.closed_steps = min(_MAX_TOTAL, self.closed_steps + self.steps)
+        self.closed_episodes = min(_MAX_TOTAL, self.closed_episodes + self.episodes)
         self.current, self.receipts, self.steps, self.episodes, self.boot_id = Books(), 0, 0, 0, ""

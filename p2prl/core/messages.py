@@ -635,7 +635,6 @@ class PlayerBundle(Message, frozen=True, kw_only=True, tag="player_bundle"):
 
     Attributes:
         ticks: T x B, what the bundle counts for in grants.
-        dropped: bundles this player dropped so far because the window was full.
         warning: one line for people, once.
     """
 
@@ -645,8 +644,16 @@ class PlayerBundle(Message, frozen=True, kw_only=True, tag="player_bundle"):
     steps: int
     episodes: int
     version: int
-    dropped: int = 0
     warning: str = ""
+
+
+class PlayerDropped(Message, frozen=True, kw_only=True, tag="player_dropped"):
+    """player -> member: so many bundles, with so many steps and episodes, were dropped: the window was full."""
+
+    rank: int
+    bundles: int
+    steps: int
+    episodes: int
 
 
 FailureKind = Literal["missing_package", "environment", "agent", "schema"]
@@ -707,5 +714,5 @@ FromBroker = (
 )
 ToShard = Delivery
 SampleMessage = SampleAsk | SampleReply
-FromPlayer = PlayerHello | PlayerBundle | PlayerFailed
+FromPlayer = PlayerHello | PlayerBundle | PlayerDropped | PlayerFailed
 ToPlayer = PlayerCredit | PlayerStop | WeightsHeader

@@ -17,6 +17,7 @@ from p2prl.core.messages import Books, ShardAddress, Verdict
 SETTLING = ("stored", "duplicate", "stale", "refused")
 _BUSY_RETRY_S, _BUSY_RETRY_MAX_S = 0.25, 5.0
 _RESEND_MAX_S = 60.0
+_MAX_REASONS = 64
 
 
 @dataclass(frozen=True)
@@ -285,5 +286,7 @@ def _merge(counters: Iterable[Mapping[str, int]]) -> dict[str, int]:
     total: dict[str, int] = {}
     for counter in counters:
         for key, count in counter.items():
-            total[key] = total.get(key, 0) + count
+            # Honest reasons are a handful; those that a stranger makes up must not fill the memory.
+            name = key if key in total or len(total) < _MAX_REASONS else "other"
+            total[name] = total.get(name, 0) + count
     return total

@@ -17,6 +17,7 @@ import msgspec
 
 from p2prl import __version__
 from p2prl.core import messages as m
+from p2prl.core.bounds import check_books, checked_heartbeat, checked_hello, line
 from p2prl.core.episodes import EpisodeStats
 from p2prl.core.gate import share_out
 from p2prl.core.ledger import LEFT, Ledger
@@ -63,6 +64,8 @@ class Peer(msgspec.Struct):
     hello: m.Hello
     report: m.Heartbeat | None = None
     grant: int | None = None
+    #: Versions behind when it last reported: against now, an old report would seem further behind than its node is.
+    lag: int = 0
     stats: EpisodeStats = msgspec.field(default_factory=EpisodeStats)
     faults: list[str] = []
 
@@ -93,6 +96,8 @@ class Broker:
         self.trainer_route = b""
         self.trainer = m.TrainerReport(state="starting", reason="the trainer is starting")
         self.trainer_heard = loop.now()
+        #: The trainer introduced itself to this incarnation of the broker: it knows the term, and published.
+        self.trainer_greeted = False
         self.weights: tuple[bytes, bytes] | None = None
         self.refused: Counter[str] = Counter()
         self.refused_by_key: dict[str, Counter[str]] = {}
@@ -195,7 +200,7 @@ class Broker:
         if ask.protocol != m.PROTOCOL:
             log.warning(
                 "refused a node with p2prl %s: it speaks protocol %d, this host %d; upgrade the older one",
-                ask.version[:20], ask.protocol, m.PROTOCOL,
+                line(ask.version, 20), ask.protocol, m.PROTOCOL,
             )  # fmt: skip
             self._refuse("", "protocol")
             return protocol_refusal(ask.protocol, ask.version)
@@ -221,18 +226,20 @@ class Broker:
     def _hello(self, received: Received, hello: m.Hello) -> None:
         if hello.protocol != m.PROTOCOL:
             log.warning(
-                "%s speaks protocol %d, this host %d: refused", hello.name, hello.protocol, m.PROTOCOL
-            )
+                "refused %s with p2prl %s: it speaks protocol %d, this host %d; upgrade the older one",
+                line(hello.name, 60), line(hello.version, 20), hello.protocol, m.PROTOCOL,
+            )  # fmt: skip
             self._refuse(received.user, "protocol")
             self._answer(received, protocol_refusal(hello.protocol, hello.version))
         elif hello.role == "member":
-            self._hello_member(received, hello)
+            self._hello_member(received, checked_hello(hello))
         elif hello.role == "shard":
             self._require(received, self.config.staff.shard)
             self._hello_shard(received, hello)
         elif hello.role == "trainer":
             self._require(received, self.config.staff.trainer)
             self.trainer_route, self.trainer_heard = received.peer, self.loop.now()
+            self.trainer_greeted = True
             self._answer(received, self._welcome([], None))
         else:
             self._answer(received, self._welcome([], None))
@@ -281,6 +288,7 @@ class Broker:
         return texts
 
     def _heartbeat(self, received: Received, beat: m.Heartbeat) -> None:
+        beat = checked_heartbeat(beat)
         key, now = received.user, self.loop.now()
         paused = beat.reason if beat.state == "paused" else ""
         member = self.roster.heartbeat(key, beat.boot_id, beat.steps, paused, now)
@@ -296,6 +304,7 @@ class Broker:
         self._ledger(key).reported(beat.boot_id, beat.books, beat.steps, beat.episodes)
         peer.grant = self._grant()
         version = self.saved.weights_version
+        peer.lag = max(0, version - beat.weights_version) if beat.weights_version >= 0 else 0
         ack = m.HeartbeatAck(term=self.saved.term, weights_version=version, grant_ticks=peer.grant)
         self._answer(received, ack)
 
@@ -303,7 +312,7 @@ class Broker:
         peer = self.peers.get(received.user)
         if peer is None:
             raise RemoteProtocolError("unknown_node")
-        text = f"{fault.kind.replace('_', ' ')}: {fault.text[:300]}"
+        text = f"{fault.kind.replace('_', ' ')}: {line(fault.text)}"
         if text not in peer.faults:
             peer.faults = [*peer.faults[-4:], text]
             log.warning("%s: %s", peer.hello.name, text)
@@ -314,11 +323,13 @@ class Broker:
         if peer is None or peer.route != received.peer:
             return  # a client's, or the end of a connection that a newer one replaced
         if goodbye.books is not None and peer.report is not None:
+            check_books(goodbye.books)
             last = peer.report
             self._ledger(key).reported(last.boot_id, goodbye.books, last.steps, last.episodes)
         self._ledger(key).close(LEFT)
-        if self.roster.goodbye(key, goodbye.reason, self.loop.now()) is not None:
-            log.info("%s left: %s", peer.hello.name, goodbye.reason or "no reason given")
+        reason = line(goodbye.reason)
+        if self.roster.goodbye(key, reason, self.loop.now()) is not None:
+            log.info("%s left: %s", peer.hello.name, reason or "no reason given")
         self._regrant()
 
     def _ledger(self, key: str) -> Ledger:
@@ -410,6 +421,8 @@ class Broker:
     def _trainer_report(self, received: Received, report: m.TrainerReport) -> None:
         self._require(received, self.config.staff.trainer)
         self.trainer_route, self.trainer_heard = received.peer, self.loop.now()
+        if not self.trainer_greeted:
+            self._answer(received, m.HelloAgain(term=self.saved.term))
         ceiling_before = self.trainer.insert_ceiling
         self.trainer = report
         if report.insert_ceiling != ceiling_before:
@@ -438,7 +451,11 @@ class Broker:
     # --- clients and the owner
 
     def _status_ask(self, received: Received, ask: m.StatusAsk) -> None:
-        self._answer(received, build_status(self._view()))
+        reply = build_status(self._view())
+        if len(frames.encode(reply)) > frames.MAX_FROM_BROKER_BYTES:
+            short = [msgspec.structs.replace(node, player_reports=[], faults=[]) for node in reply.nodes]
+            reply = msgspec.structs.replace(reply, nodes=short)
+        self._answer(received, reply)
 
     def _view(self) -> StatusView:
         return StatusView(broker=self, now=self.loop.now(), shard_silent_s=_SHARD_SILENT_S)

@@ -37,8 +37,10 @@ log = logging.getLogger("p2prl")
 _LOCAL = "127.0.0.1"
 _STATUS_S = 0.5
 _FOLLOW_S = 5.0
-#: How the at most 5 s of an ending are spent: the broker's farewell, the others' end, the last figures.
-_FAREWELL_S, _OTHERS_S, _LAST_STATUS_S, _BROKER_S = 0.5, 2.5, 0.4, 0.8
+#: How the at most 5 s of an ending are spent: the broker's farewell, the others' end, the broker's own end.
+_FAREWELL_S, _OTHERS_S, _BROKER_S = 0.5, 2.5, 0.8
+#: The last figures wait for the members' goodbyes, which bring their last books, until so long after the stop.
+_LAST_STATUS_BY_S = 3.4
 #: A process that came from a resumed host may hold its ports for a moment after it was killed.
 _PORT_PATIENCE_S = 3.0
 
@@ -80,6 +82,7 @@ class Host:
         self.exit_code = 0
         self._stage = "running"
         self._stage_at = 0.0
+        self._stop_at = 0.0
         self._announced = False
         self.network = Network()
         self.control: ControlLine | None = None
@@ -285,7 +288,7 @@ class Host:
 
     def _on_status(self, status: m.StatusReply) -> None:
         self.last = status
-        if self._stage == "last":
+        if self._stage == "last" and not any(node.players and node.state != "gone" for node in status.nodes):
             self._enter("broker")
         if self._stage != "running" or not self._announced:
             return
@@ -312,6 +315,7 @@ class Host:
         if self._stage != "running":
             return
         self.reason, self.text, self.exit_code = reason, text, exit_code
+        self._stop_at = self.loop.now()
         if self.control is not None:
             self.control.send(m.StopAsk(reason=reason))
         self._enter("farewell")
@@ -321,8 +325,8 @@ class Host:
         others = [name for name in self.supervisor.charges if name != "broker"]
         if stage == "others":
             self.supervisor.end(others)
-        elif stage == "last" and self.control is not None:
-            self.control.send(m.StatusAsk())
+        elif stage == "last":
+            self._ask_last_status()
         elif stage == "broker":
             self.supervisor.end(["broker"])
 
@@ -335,10 +339,16 @@ class Host:
             self._enter("others")
         elif self._stage == "others" and (self.supervisor.ended(others) or waited_s > _OTHERS_S):
             self._enter("last")
-        elif self._stage == "last" and waited_s > _LAST_STATUS_S:
-            self._enter("broker")
+        elif self._stage == "last":
+            self._ask_last_status()
         elif self._stage == "broker" and (self.supervisor.ended(["broker"]) or waited_s > _BROKER_S):
             self.loop.stop(self.exit_code)
+
+    def _ask_last_status(self) -> None:
+        if self.control is None or self.loop.now() - self._stop_at > _LAST_STATUS_BY_S:
+            self._enter("broker")
+        else:
+            self.control.send(m.StatusAsk())
 
     def run(self) -> int:
         """Until the end; returns the exit code."""

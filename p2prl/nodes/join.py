@@ -17,6 +17,7 @@ from p2prl.nodes.options import JoinOptions
 from p2prl.nodes.report import Left, MemberReporter
 from p2prl.nodes.signals import end_on_signals
 from p2prl.nodes.wiring import MemberConfig
+from p2prl.registry import resolve_agent
 
 
 def run_join(options: JoinOptions, reporter: MemberReporter) -> int:
@@ -25,6 +26,8 @@ def run_join(options: JoinOptions, reporter: MemberReporter) -> int:
     Raises:
         P2prlError: no host, not admitted, another protocol, a package that is missing here.
     """
+    if options.agent:
+        resolve_agent(options.agent)  # a mistyped one is told before a host is looked for
     home = state_folder()
     with member_lock(home):
         loop, stop = Loop(), threading.Event()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from p2prl import __version__
 from p2prl.core import messages as m
+from p2prl.core.bounds import line
 from p2prl.errors import NoHostFound, P2prlError, RemoteProtocolError, UpgradeNeeded, UsageError
 from p2prl.net.addresses import KnownHost, KnownHosts, endpoint, looks_like_address, parse_address
 from p2prl.net.cards import FoundHost
@@ -190,11 +191,20 @@ def ask_card(address: str, base_port: int, search: Search) -> tuple[m.EnrolCard 
         network.close()
     if isinstance(answer, m.Refusal):
         if answer.reason == "protocol":
-            raise UpgradeNeeded(answer.text)
-        raise P2prlError(f"the host at {where} refused: {answer.text}")
+            raise UpgradeNeeded(line(answer.text))
+        raise P2prlError(f"the host at {where} refused: {line(answer.text)}")
     if not isinstance(answer, m.EnrolCard):
         return None, f"what listens at {where} is not a p2prl host"
+    if answer.protocol != search.protocol:
+        raise UpgradeNeeded(other_protocol(where, answer, search))
     return answer, ""
+
+
+def other_protocol(where: str, card: m.EnrolCard, search: Search) -> str:
+    """The line for a host that did not refuse us, although we could not understand each other."""
+    theirs = f"the host at {where} speaks protocol {card.protocol} (p2prl {line(card.version, 20)})"
+    side = "p2prl on this machine" if card.protocol > search.protocol else "p2prl on the host"
+    return f"{theirs}, this machine {search.protocol} (p2prl {search.version}): upgrade {side}"
 
 
 def _silence(address: str, port: int) -> str:

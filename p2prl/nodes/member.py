@@ -69,7 +69,7 @@ class Member:
             self._player_config,
             self._on_bundle,
             lambda: self.outbox.room,
-            lambda count: self.outbox.dropped("window full", count),
+            self._on_dropped,
             self._on_failure,
             reporter.log,
         )
@@ -226,6 +226,15 @@ class Member:
         self.bundles[token] = (header, payload)
         size = memoryview(header).nbytes + memoryview(payload).nbytes
         self._apply(self.outbox.produced(token, size, bundle.ticks, self.loop.now()))
+
+    def _on_dropped(self, dropped: m.PlayerDropped) -> None:
+        self._count(dropped.steps, dropped.episodes)
+        self.outbox.dropped("window full", dropped.bundles)
+
+    def _count(self, steps: int, episodes: int) -> None:
+        self.steps += steps
+        self.episodes += episodes
+        self._moved_at = self.loop.now()
 
     def _on_shards(self, term: int, shards: list[m.ShardAddress]) -> None:
         config = self.config

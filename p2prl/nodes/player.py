@@ -8,13 +8,12 @@ import os
 from collections import deque
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import psutil
 
 from p2prl.core import messages as m
 from p2prl.errors import MissingPackage, P2prlError, RemoteProtocolError, UsageError
-from p2prl.learn.contracts import Actor
+from p2prl.learn.contracts import Actor, Agent
 from p2prl.learn.rollout import Bundle, EnvironmentFailed, Rollout
 from p2prl.learn.spaces import env_spec, session_schema
 from p2prl.net.loop import Loop
@@ -47,7 +46,8 @@ class Player:
         self.serial = 0
         self.taken = 0
         self.credit = _FIRST_CREDIT
-        self.dropped = 0
+        #: Bundles, steps and episodes that were dropped and that the member was not told of yet.
+        self.dropped = [0, 0, 0]
         #: Played and not handed over yet, oldest first.
         self.backlog: deque[tuple[m.PlayerBundle, bytes, bytes]] = deque()
         #: Serials handed over that the member has not answered, oldest first.
@@ -69,7 +69,7 @@ class Player:
         """
         run, config = self.run, self.config
         make_env = make_env_factory(run.env_id, run.env_args, provided_by=run.env_package)
-        cls = resolve_agent(config.agent or run.agent_name, provided_by=run.agent_package)
+        cls = self._agent_class()
         agent = make_agent(cls, run.env, run.agent_settings)
         self.actor: Actor = agent.actor()
         env = make_env()
@@ -99,6 +99,16 @@ class Player:
         )
         self.socket.send([frames.encode(hello)])
         self.loop.when_idle(self._work)
+
+    def _agent_class(self) -> type[Agent]:
+        run, own = self.run, self.config.agent
+        try:
+            return resolve_agent(own or run.agent_name, provided_by="" if own else run.agent_package)
+        except UsageError as error:
+            if own or ".py:" not in run.agent_name:
+                raise
+            advice = "copy it to this machine and name it: p2prl join --agent FILE:CLASS"
+            raise UsageError(f"the host's agent is a file, {run.agent_name}; {advice} ({error})") from error
 
     def fail(self, error: P2prlError) -> None:
         """Tell the member why this player cannot go on."""
@@ -163,8 +173,15 @@ class Player:
         self.backlog.append((message, frames.encode(header), payload))
         self._flush()
         while len(self.backlog) > _BACKLOG:
-            self.backlog.popleft()
-            self.dropped += 1
+            self._drop(self.backlog.popleft()[0])
+
+    def _drop(self, message: m.PlayerBundle) -> None:
+        for index, count in enumerate((1, message.steps, message.episodes)):
+            self.dropped[index] += count
+        bundles, steps, episodes = self.dropped
+        told = m.PlayerDropped(rank=self.rank, bundles=bundles, steps=steps, episodes=episodes)
+        if self.socket.send([frames.encode(told)]):
+            self.dropped = [0, 0, 0]
 
     def _flush(self) -> None:
         """Hand over what the credit allows."""
@@ -172,8 +189,7 @@ class Player:
             message, header, payload = self.backlog[0]
             if self._sent_unanswered() >= self.credit:
                 return
-            current = msgspec.structs.replace(message, dropped=self.dropped)
-            if not self.socket.send([frames.encode(current), header, payload]):
+            if not self.socket.send([frames.encode(message), header, payload]):
                 return
             self.backlog.popleft()
             self._sent.append(message.serial)

@@ -45,7 +45,6 @@ class _Slot:
     due: float = 0.0
     steps: int = 0
     version: int = -1
-    dropped: int = 0
     serial: int = 0
     owes_credit: bool = False
     reason: str = "starting"
@@ -58,7 +57,7 @@ class Players:
     Args:
         took: gets each bundle: the PlayerBundle, the header frame and the payload.
         room: says whether the window takes more; without, players get no credit.
-        dropped: gets the number of bundles that a player dropped because the window was full.
+        dropped: gets what a player dropped because the window was full.
         failed: gets each failure that a player reports before it ends.
         say: gets (level, source, text) for people.
     """
@@ -70,7 +69,7 @@ class Players:
         make_config: Callable[[m.Seat, int, str, KeyPair, str], PlayerConfig],
         took: Callable[[m.PlayerBundle, Frame, Frame], None],
         room: Callable[[], bool],
-        dropped: Callable[[int], None],
+        dropped: Callable[[m.PlayerDropped], None],
         failed: Callable[[m.PlayerFailed], None],
         say: Callable[[str, str, str], None],
     ) -> None:
@@ -175,7 +174,7 @@ class Players:
         config = self._make_config(slot.seat, slot.starts, self._endpoint, keys, server_key)
         slot.child = Child("player", config, env=ONE_THREAD)
         slot.ready, slot.route, slot.serial, slot.owes_credit = False, b"", 0, False
-        slot.version, slot.dropped = -1, 0
+        slot.version = -1
         slot.reason = "starting"
         slot.starts += 1
         slot.started_at = self._loop.now()
@@ -200,6 +199,9 @@ class Players:
                 if received.peer != slot.route:
                     continue  # of the one who sat here before
                 self._bundle(index, slot, message, received.frames)
+            elif isinstance(message, m.PlayerDropped):
+                slot.steps += message.steps
+                self._dropped(message)
             else:
                 self._failure(slot, message)
         self._send_weights()
@@ -220,9 +222,6 @@ class Players:
         slot.serial, slot.version, slot.reason = bundle.serial, bundle.version, ""
         slot.steps += bundle.steps
         self.sync.player_has(index, bundle.version)
-        dropped, slot.dropped = bundle.dropped - slot.dropped, bundle.dropped
-        if dropped > 0:
-            self._dropped(dropped)
         if bundle.warning:
             self._say("warning", f"player {slot.seat.rank}", bundle.warning)
         slot.owes_credit = True

@@ -104,7 +104,7 @@ def _node_row(view: StatusView, member: Member) -> m.NodeStatus:
         episodes=ledger.total_episodes,
         return_mean=peer.stats.mean,
         weights_version=version,
-        lag=max(0, broker.saved.weights_version - version) if version >= 0 else 0,
+        lag=peer.lag,
         seen_s_ago=view.now - member.heard,
         version=peer.hello.version,
         system=peer.hello.system,

@@ -63,10 +63,10 @@ def working(peer: kit.Peer, name: str, timeout: float = 30.0) -> m.NodeStatus:
 @pytest.fixture(scope="module")
 def lan(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lan]:
     folder, base = tmp_path_factory.mktemp("lan"), kit.free_base()
-    settings = ("agent.min_ticks=200", "replay.samples_per_insert=0.02", "train.publish_interval_s=0.01")
+    settings = ("agent.min_ticks=200", "replay.samples_per_insert=0.05", "train.publish_interval_s=0.025")
     flags = [word for setting in settings for word in ("--set", setting)]
     with kit.host(
-        folder, "--env", "chain", *IDLE, *flags, "--players", "1", name=f"m{base}", port=base
+        folder, "--env", "chain", *IDLE, *flags, "--players", "1", "--envs", "2", name=f"m{base}", port=base
     ) as host:
         yield Lan(folder, base, host)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests import kit
+from tests.conftest import wait_until
 
 
 def test_a_host_alone_trains_with_its_own_players(tmp_path: Path) -> None:
@@ -56,3 +57,37 @@ def test_resume_goes_on_where_it_was(tmp_path: Path) -> None:
         assert shown["weights_version"] > before["weights_version"]
         assert sum(s["sessions"] for s in kit.status(tmp_path)["shards"]) > 0
         assert second.end() == 0
+
+
+def test_drop_oldest_keeps_playing_and_counts_what_it_drops(tmp_path: Path) -> None:
+    """The gate is shut after the first ticks, because nothing is sampled; players drop instead of waiting."""
+    settings = (
+        *("--set", "play.when_full=drop_oldest", "--set", "play.window_bundles=1"),
+        *("--set", "replay.samples_per_insert=1000", "--set", "replay.min_ticks=1000"),
+    )
+    with kit.host(tmp_path, "chain", "--players", "1", *settings) as host:
+        shown = host.wait_for("progress", lambda e: e["bundles"]["dropped"] > 20)
+        assert set(shown["bundles"]["dropped_reasons"]) == {"window full"}
+        assert kit.balanced(shown["bundles"])
+        steps = kit.status(tmp_path)["nodes"][0]["steps"]
+        host.wait_for("progress", lambda e: e["bundles"]["dropped"] > shown["bundles"]["dropped"] + 20)
+        row = kit.status(tmp_path)["nodes"][0]
+        assert row["state"] == "working"
+        assert row["steps"] > steps
+        assert host.end() == 0
+
+
+def test_wait_is_the_default_and_says_why_it_waits(tmp_path: Path) -> None:
+    settings = ("--set", "replay.samples_per_insert=100000", "--set", "replay.min_ticks=1000")
+    with kit.host(tmp_path, "chain", "--players", "1", *settings) as host:
+        host.wait_for("progress", lambda e: e["steps"] >= 1000)
+
+        def paused() -> bool:
+            [row] = kit.status(tmp_path)["nodes"]
+            return bool(row["state"] == "paused" and "trainer is behind" in row["reason"])
+
+        wait_until(paused, 30)
+        last = host.last("progress")
+        assert last is not None
+        assert last["bundles"]["dropped"] == 0
+        assert host.end() == 0

@@ -19,7 +19,7 @@ from tests.netns.lab import Lab
 
 MakeLab = Callable[[int], Lab]
 #: A run that costs the machine next to nothing and whose sessions come evenly: one slot that ticks on the wall clock.
-CALM = ("--env", "realtime", "--agent", "cem", "--envs", "1")
+CALM = ("--env", "realtime", "--agent", "cem", "--envs", "1", "--shards", "1")
 OUTAGE_S = 20.0
 
 
@@ -82,9 +82,9 @@ def test_a_run_is_solved_by_remote_players_alone(
         assert [member.wait(10) for member in members] == [0] * joiners
         solved_s = time.monotonic() - began
     with capsys.disabled():
-        print(
+        sys.stdout.write(
             f"\n{joiners} joiners, from `join` on: first bundle stored {first_s:.1f} s, "
-            f"one of each {all_s:.1f} s, solved {solved_s:.1f} s"
+            f"one of each {all_s:.1f} s, solved {solved_s:.1f} s\n"
         )
     stopped = trainer.last("stopped")
     assert stopped is not None

@@ -18,7 +18,7 @@ from p2prl.testing import check_agent
 from tests import docs_kit
 
 
-@pytest.fixture()
+@pytest.fixture
 def tabular(tmp_path: Path) -> type[Agent]:
     return resolve_agent(f"{docs_kit.tabular_agent(tmp_path)}:Tabular")
 
