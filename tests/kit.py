@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 import psutil
+import zmq
 
 from p2prl.core import messages as m
 from p2prl.net.keys import KeyPair, new_key_pair
@@ -285,7 +286,17 @@ class Peer:
 
     def say(self, *parts: m.Message | bytes) -> None:
         """Send one message of these frames."""
-        assert self.socket.send([part if isinstance(part, bytes) else frames.encode(part) for part in parts])
+        assert self.offer(*parts), "the socket takes nothing"
+
+    def offer(self, *parts: m.Message | bytes) -> bool:
+        """Send, if the socket takes it."""
+        raw = [part if isinstance(part, bytes) else frames.encode(part) for part in parts]
+        try:
+            # Copied: for large frames pyzmq would start a thread that never ends.
+            self.socket.raw.send_multipart(raw, zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True
 
     def hear(self, timeout: float = 10.0) -> Received | None:
         """The next message, or None if none came in time."""

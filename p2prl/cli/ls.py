@@ -40,9 +40,9 @@ def ls(
         for host in hosts:
             write_json(host_object(host))
     else:
-        from rich.console import Console
+        from p2prl.cli.screen import plain_console
 
-        Console(highlight=False).print(host_table(hosts))
+        plain_console().print(host_table(hosts))
     return 0
 
 

@@ -21,8 +21,15 @@ Build = Callable[[int, int], RenderableType]
 
 _LEVEL_STYLES = {"debug": "dim", "info": "", "warning": "yellow", "error": "bold red"}
 _INTERVAL_S = 0.5
+_PIPE_WIDTH = 200
 #: Columns that stay free: a terminal echoes Ctrl-C as `^C` after the last line, and must not wrap, or the view is torn.
 _ECHO = 3
+
+
+def plain_console() -> Console:
+    """For a table that is printed once. In a pipe there is no width to fit: a cut address helps nobody."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=_PIPE_WIDTH)
 
 
 def log_text(level: str, source: str, text: str) -> Text:

@@ -33,6 +33,8 @@ REFUSALS = (
     "future_version",  # played with weights that do not exist yet
     "not_permitted",  # the sender's key has no right to say this
     "unknown_node",  # the sender was not welcomed
+    "protocol",  # the sender speaks another protocol number
+    "rate_limited",  # more enrolments at once than anybody needs
 )
 
 
@@ -679,10 +681,6 @@ class PlayerCredit(Message, frozen=True, kw_only=True, tag="player_credit"):
     credit: int
 
 
-class PlayerStop(Message, frozen=True, kw_only=True, tag="player_stop"):
-    """member -> player: end now."""
-
-
 EnrolMessage = EnrolAsk | EnrolCard | Refusal
 ToBroker = (
     Hello
@@ -715,4 +713,4 @@ FromBroker = (
 ToShard = Delivery
 SampleMessage = SampleAsk | SampleReply
 FromPlayer = PlayerHello | PlayerBundle | PlayerDropped | PlayerFailed
-ToPlayer = PlayerCredit | PlayerStop | WeightsHeader
+ToPlayer = PlayerCredit | WeightsHeader

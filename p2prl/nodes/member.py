@@ -14,8 +14,14 @@ import secrets
 from p2prl import __version__
 from p2prl.core import messages as m
 from p2prl.core.outbox import Effect, Forget, Outbox, Send
-from p2prl.errors import MissingPackage, NoHostFound, P2prlError, UpgradeNeeded
-from p2prl.errors import NotAdmitted as NotAdmittedError
+from p2prl.errors import (
+    MissingPackage,
+    NoHostFound,
+    NotAdmitted,
+    P2prlError,
+    RemoteProtocolError,
+    UpgradeNeeded,
+)
 from p2prl.net.addresses import endpoint
 from p2prl.net.keys import KeyPair
 from p2prl.net.loop import Loop
@@ -142,8 +148,7 @@ class Member:
         self._granted(welcome.grant_ticks)
         self.players.seat(welcome.seats)
         if len(bulk) == 2:
-            header = frames.decode_weights_header(bulk[0])
-            self._on_weights(header, bulk[1:])
+            self._on_weights_frames(bulk)
         if known is None or known.term != welcome.term:
             self.reporter.joined(self._joined(welcome))
 
@@ -206,8 +211,16 @@ class Member:
     def _on_broadcast(self) -> None:
         assert self._subscription is not None
         while (received := self._subscription[1].receive()) is not None:
-            if len(received.frames) == 2:
-                self._on_weights(frames.decode_weights_header(received.frames[0]), received.frames[1:])
+            self._on_weights_frames(received.frames)
+
+    def _on_weights_frames(self, parts: list[Frame]) -> None:
+        try:
+            header = frames.decode_weights_header(parts[0])
+        except RemoteProtocolError as error:
+            # Of a newer host, perhaps: what is missed shows as a lag, and the pull asks again.
+            self.reporter.log("warning", "host", f"sent weights that cannot be read: {error.reason}")
+            return
+        self._on_weights(header, parts[1:])
 
     def _on_weights(self, header: m.WeightsHeader, bulk: list[Frame]) -> None:
         if self.welcome is None or header.run_id != self.welcome.run.run_id or len(bulk) != 1:
@@ -390,7 +403,7 @@ class Member:
             self._fail(P2prlError(failure.text))
 
     def _on_refusal(self, refusal: m.Refusal) -> None:
-        kind = UpgradeNeeded if refusal.reason == "protocol" else NotAdmittedError
+        kind = UpgradeNeeded if refusal.reason == "protocol" else NotAdmitted
         self._fail(kind(refusal.text))
 
     def _fail(self, error: P2prlError) -> None:

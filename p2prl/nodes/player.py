@@ -124,9 +124,7 @@ class Player:
         newest = None
         while (received := self.socket.receive()) is not None:
             message = frames.decode_to_player(received.frames[0])
-            if isinstance(message, m.PlayerStop):
-                self.loop.stop(0)
-            elif isinstance(message, m.PlayerCredit):
+            if isinstance(message, m.PlayerCredit):
                 self.taken, self.credit = message.serial, message.credit
             elif message.version > self.version:
                 newest = (message.version, received.frames[1])

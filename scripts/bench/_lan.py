@@ -1,4 +1,4 @@
-"""What the benchmarks on a LAN of namespaces share: commands on its machines, the run as its broker sees it, results."""
+"""What the benchmarks on a LAN of namespaces share: commands on its machines, the run as its broker sees it, output."""
 
 from __future__ import annotations
 

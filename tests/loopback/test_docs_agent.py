@@ -26,9 +26,10 @@ def test_it_learns_from_a_host_and_from_a_joiner_that_has_its_own_copy(tmp_path:
         "--stop-return",
         str(_BEST - 0.05),
     )
-    with kit.host(tmp_path, *settings, "--stop-time", "60") as host:
+    base = kit.free_base()
+    with kit.host(tmp_path, *settings, "--stop-time", "60", port=base) as host:
         host.wait_for("progress")
-        with kit.join(tmp_path, "--agent", f"{theirs}:Tabular") as joiner:
+        with kit.join(tmp_path, "--agent", f"{theirs}:Tabular", target=f"127.0.0.1:{base}") as joiner:
             joiner.wait_for("joined")
             assert host.wait(90) == 0
             assert joiner.wait(10) == 0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import zmq
@@ -16,8 +18,24 @@ from p2prl.wire import frames
 from tests import kit
 from tests.conftest import wait_until
 
-_PORT = kit.BASE_PORT
-_CONTROL, _ENROL, _, _PUSH, _SAMPLES, *_ = block_ports(_PORT, 2)
+
+@dataclass(frozen=True)
+class Place:
+    """Where the host is, and whom to ask how it fares."""
+
+    base: int
+    folder: Path
+
+    def refused(self, counts: dict[str, int], *, by_shard: bool = False) -> None:
+        """Wait until the host shows exactly these refusals: at control and enrol, or of shard 0."""
+
+        def look() -> bool:
+            shown = kit.status(self.folder, f"127.0.0.1:{self.base}")
+            return bool(
+                counts == (shown["shards"][0]["refused_reasons"] if by_shard else shown["refused_frames"])
+            )
+
+        wait_until(look, 10, f"the refusals {counts}")
 
 
 class Stranger:
@@ -26,7 +44,7 @@ class Stranger:
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], kind: int, port: int, key: str) -> None:
         self.socket = context.socket(kind)
         self.socket.linger = 0
-        self._events = self.socket.get_monitor_socket()
+        self._events = self.socket.get_monitor_socket(addr=f"inproc://{secrets.token_hex(8)}")
         if key:
             keys = new_key_pair()
             self.socket.curve_publickey, self.socket.curve_secretkey = (
@@ -59,17 +77,6 @@ def _strangers() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
         context.destroy(linger=0)
 
 
-def _refused(tmp_path: Path, counts: dict[str, int], shard: dict[str, int] | None = None) -> None:
-    """Wait until the host shows exactly these counts at control and enrol, or in shard 0."""
-
-    def look() -> bool:
-        shown = kit.status(tmp_path, f"127.0.0.1:{_PORT}")
-        there = shown["refused_frames"] if shard is None else shown["shards"][0]["refused_reasons"]
-        return bool(there == (counts if shard is None else shard))
-
-    wait_until(look, 10, f"the refusals {counts if shard is None else shard}")
-
-
 def _card(stranger: Stranger) -> m.EnrolCard:
     stranger.say(frames.encode(m.EnrolAsk(protocol=m.PROTOCOL, version="0", node_key="")))
     card = frames.decode_enrol(stranger.answer())
@@ -78,21 +85,23 @@ def _card(stranger: Stranger) -> m.EnrolCard:
 
 
 def test_each_row_of_the_table(tmp_path: Path) -> None:
-    with kit.host(tmp_path, "chain", "--players", "0") as host, _strangers() as context:
+    place = Place(kit.free_base(), tmp_path)
+    control, enrol, _, push, samples, *_ = block_ports(place.base, 2)
+    with kit.host(tmp_path, "chain", "--players", "0", port=place.base) as host, _strangers() as context:
         host.wait_for("started")
-        card = _card(Stranger(context, zmq.DEALER, _ENROL, ""))
-        _check_enrol(tmp_path, Stranger(context, zmq.DEALER, _ENROL, ""))
-        _check_control(tmp_path, Stranger(context, zmq.DEALER, _CONTROL, card.server_key))
-        _check_shard(tmp_path, context, card)
-        plain = Stranger(context, zmq.DEALER, _CONTROL, "")
+        card = _card(Stranger(context, zmq.DEALER, enrol, ""))
+        _check_enrol(place, Stranger(context, zmq.DEALER, enrol, ""))
+        _check_control(place, Stranger(context, zmq.DEALER, control, card.server_key))
+        _check_sessions(place, Stranger(context, zmq.PUSH, push, card.server_key), card.run_id)
+        _check_samples(place, Stranger(context, zmq.DEALER, samples, card.server_key))
+        plain = Stranger(context, zmq.DEALER, control, "")
         wait_until(lambda: plain.saw(zmq.Event.DISCONNECTED), 10, "the end of a connection without CURVE")
         assert not plain.saw(zmq.Event.HANDSHAKE_SUCCEEDED)
-        assert len(host.children("shard")) == 2
         assert host.end() == 0
     assert "died" not in host.stderr
 
 
-def _check_enrol(tmp_path: Path, stranger: Stranger) -> None:
+def _check_enrol(place: Place, stranger: Stranger) -> None:
     stranger.say(b"junk")
     stranger.say(b"x", b"y")
     stranger.say(bytes(frames.MAX_ENROL_BYTES + 1))
@@ -100,37 +109,37 @@ def _check_enrol(tmp_path: Path, stranger: Stranger) -> None:
     refusal = frames.decode_enrol(stranger.answer())
     assert isinstance(refusal, m.Refusal)
     assert refusal.reason == "protocol"
-    _refused(tmp_path, {"malformed": 2, "oversize": 1, "protocol": 1})
+    place.refused({"malformed": 2, "oversize": 1, "protocol": 1})
     assert not stranger.saw(zmq.Event.DISCONNECTED)
     stranger.say(bytes(10_000))
     wait_until(lambda: stranger.saw(zmq.Event.DISCONNECTED), 10, "the end of a connection with a huge part")
 
 
-def _check_control(tmp_path: Path, stranger: Stranger) -> None:
+def _check_control(place: Place, stranger: Stranger) -> None:
     stranger.say(b"junk")
     stranger.say(bytes(frames.MAX_TO_BROKER_BYTES + 1))
     stranger.say(frames.encode(m.Fault(kind="warning", text="who, me?")))
     stranger.say(frames.encode(m.StopAsk(reason="because")))
     stranger.say(frames.encode(m.Publish(version=1)), b"", b"")
+    stranger.say(frames.encode(m.Heartbeat(boot_id="b", state="working", steps=-1)))
     stranger.say(frames.encode(m.Heartbeat(boot_id="b", state="working")))
     assert isinstance(frames.decode_from_broker(stranger.answer()), m.HelloAgain)
-    _refused(
-        tmp_path,
-        {"malformed": 3, "oversize": 2, "protocol": 1, "unknown_node": 1, "not_permitted": 2},
-    )
+    place.refused({"malformed": 4, "oversize": 2, "protocol": 1, "unknown_node": 1, "not_permitted": 2})
     assert not stranger.saw(zmq.Event.DISCONNECTED)
 
 
-def _check_shard(tmp_path: Path, context: zmq.Context[zmq.Socket[bytes]], card: m.EnrolCard) -> None:
-    pusher = Stranger(context, zmq.PUSH, _PUSH, card.server_key)
-    pusher.say(b"junk")
-    pusher.say(frames.encode(m.Delivery(run_id="another", boot_id="b", seq=0)), b"", b"")
-    pusher.say(frames.encode(m.Delivery(run_id=card.run_id, boot_id="b", seq=1)), b"", b"")
-    sampler = Stranger(context, zmq.DEALER, _SAMPLES, card.server_key)
-    sampler.say(frames.encode(m.SampleAsk(ask=1, count=1)))
-    _refused(tmp_path, {}, shard={"malformed": 2, "wrong_run": 1, "not_permitted": 1})
-    assert not pusher.saw(zmq.Event.DISCONNECTED)
-    assert not sampler.saw(zmq.Event.DISCONNECTED)
+def _check_sessions(place: Place, stranger: Stranger, run_id: str) -> None:
+    stranger.say(b"junk")
+    stranger.say(frames.encode(m.Delivery(run_id="another", boot_id="b", seq=0)), b"", b"")
+    stranger.say(frames.encode(m.Delivery(run_id=run_id, boot_id="b", seq=1)), b"", b"")
+    place.refused({"malformed": 2, "wrong_run": 1}, by_shard=True)
+    assert not stranger.saw(zmq.Event.DISCONNECTED)
+
+
+def _check_samples(place: Place, stranger: Stranger) -> None:
+    stranger.say(frames.encode(m.SampleAsk(ask=1, count=1)))
+    place.refused({"malformed": 2, "wrong_run": 1, "not_permitted": 1}, by_shard=True)
+    assert not stranger.saw(zmq.Event.DISCONNECTED)
 
 
 def test_the_ports_are_those_of_the_page() -> None:

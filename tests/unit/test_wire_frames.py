@@ -40,7 +40,7 @@ DECODERS: list[tuple[Decoder, int, list[m.Message]]] = [
     (frames.decode_weights_header, frames.MAX_WEIGHTS_HEADER_BYTES, [WEIGHTS]),
     (frames.decode_sample, frames.MAX_SAMPLE_BYTES, [m.SampleAsk(ask=1, count=2)]),
     (frames.decode_from_player, frames.MAX_FROM_PLAYER_BYTES, [BUNDLE, m.PlayerHello(rank=0)]),
-    (frames.decode_to_player, frames.MAX_TO_PLAYER_BYTES, [m.PlayerStop(), WEIGHTS]),
+    (frames.decode_to_player, frames.MAX_TO_PLAYER_BYTES, [m.PlayerCredit(serial=1, credit=2), WEIGHTS]),
 ]
 CASES = [(decode, message) for decode, _, accepted in DECODERS for message in accepted]
 every_decoder = pytest.mark.parametrize("decode", [decode for decode, _, _ in DECODERS])
