@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 #: Test agents and environments; see tests/samples.
 SAMPLES = ROOT / "tests" / "samples"
 #: Far from the default block, so that a host that a developer runs by hand is not in the way.
-BASE_PORT = 21000
+BASE_PORT = int(os.environ.get("P2PRL_TEST_BASE_PORT", "21000"))
 #: Blocks of ports for hosts that are to be found by nobody else; runs of the tests side by side begin apart.
 _FIRST_BLOCK, _LAST_BLOCK = 21_100, 23_900
 _blocks = itertools.count(os.getpid())
@@ -99,7 +99,7 @@ class Program:
 
     def of(self, kind: str) -> list[Event]:
         """The events of one kind so far."""
-        return [event for event in list(self.events) if event["event"] == kind]
+        return [event for event in list(self.events) if event.get("event") == kind]
 
     def last(self, kind: str = "progress") -> Event | None:
         """The newest event of one kind."""
@@ -213,12 +213,15 @@ class Program:
             self.errors.append(line.rstrip("\n"))
 
 
-def host(tmp_path: Path, *arguments: str, name: str = "host", port: int = BASE_PORT, **more: Any) -> Program:
+def host(
+    tmp_path: Path, *arguments: str, name: str = "host", port: int | None = BASE_PORT, **more: Any
+) -> Program:
     """`p2prl host --json` on loopback, with its own state folder and results below `tmp_path`."""
     return Program(
         "host",
         *arguments,
-        *("--name", name, "--port", str(port), "--interface", "lo", "--json"),
+        *("--name", name, "--interface", "lo", "--json"),
+        *(("--port", str(port)) if port is not None else ()),
         *(() if "--results" in arguments else ("--results", str(tmp_path / "results"))),
         home=tmp_path / f"home-{name}",
         **more,

@@ -119,6 +119,11 @@ class Outbox:
         """Bundles unsettled."""
         return self._count
 
+    @property
+    def in_flight(self) -> int:
+        """Bundles that were sent to a shard and not settled yet."""
+        return self._count - len(self._unsent)
+
     def books(self) -> Books:
         """Where every bundle went."""
         return Books(
@@ -231,12 +236,20 @@ class Outbox:
         return self._grant is None or self._unsettled_ticks < self._grant
 
     def _best_lane(self, now: float) -> tuple[int, _Lane] | None:
-        """The live shard that owes us the fewest bytes, if it owes less than its share of the window."""
-        share = max(1, self._window_bytes // max(1, len(self._lanes)))
+        """The live shard that owes us the fewest bytes, if it owes less than its share of the window.
+
+        The share is of bytes and of bundles: a shard that hangs takes what its socket holds without an answer, and
+        with the whole window it would leave nothing for the others.
+        """
+        lanes = max(1, len(self._lanes))
+        share_bytes = max(1, self._window_bytes // lanes)
+        share_bundles = max(1, self._window_bundles // lanes)
         open_lanes = [
             (lane.size_bytes, shard)
             for shard, lane in self._lanes.items()
-            if lane.up and lane.blocked_until <= now and (not lane.items or lane.size_bytes < share)
+            if lane.up
+            and lane.blocked_until <= now
+            and (not lane.items or (lane.size_bytes < share_bytes and len(lane.items) < share_bundles))
         ]
         if not open_lanes:
             return None

@@ -81,15 +81,28 @@ class Loop:
         """Loop until `stop`; returns its result."""
         busy = False
         while not self.stopping():
-            for raw, _ in self._poller.poll(0 if busy else self._wait_ms()):
-                handler = self._handlers.get(raw)
-                if handler is not None:
-                    handler()
-                if self.stopping():
-                    break
-            self._run_timers()
+            self._turn(busy)
             busy = self._idle is not None and not self.stopping() and self._idle()
         return self._result or 0
+
+    def run_on(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """After `stop`: go on until `condition` is true, for last words. False if it was not within `timeout_s`."""
+        result, self._result = self._result, None
+        deadline = self.now() + timeout_s
+        while not condition() and self.now() < deadline:
+            self._turn(False)
+        self._result = result if result is not None else self._result
+        return condition()
+
+    def _turn(self, busy: bool) -> None:
+        """Wait for sockets, then call what is ready and due."""
+        for raw, _ in self._poller.poll(0 if busy else self._wait_ms()):
+            handler = self._handlers.get(raw)
+            if handler is not None:
+                handler()
+            if self.stopping():
+                break
+        self._run_timers()
 
     def _wait_ms(self) -> int:
         wait_s = _MAX_WAIT_S

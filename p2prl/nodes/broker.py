@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -25,8 +24,10 @@ from p2prl.core.membership import Roster
 from p2prl.errors import RemoteProtocolError
 from p2prl.net.loop import Loop
 from p2prl.net.sockets import Limits, Network, Received
-from p2prl.nodes.files import write_atomically
+from p2prl.nodes import broker_file
+from p2prl.nodes.doorkeeper import Doorkeeper, protocol_refusal, warn_about_protocol
 from p2prl.nodes.process import emit, run_child
+from p2prl.nodes.shard_desk import ShardDesk
 from p2prl.nodes.status import StatusView, build_status
 from p2prl.nodes.wiring import BrokerConfig
 from p2prl.wire import frames
@@ -35,25 +36,9 @@ log = logging.getLogger("p2prl")
 
 #: The trainer's Publish carries a whole network; everything else on control is small (wire/frames.py bounds it).
 _CONTROL_LIMITS = Limits(message_bytes=512_000_000, send_messages=200, receive_messages=1000)
-_ENROL_LIMITS = Limits(message_bytes=2_000, send_messages=20, receive_messages=200)
 #: A slow subscriber misses versions instead of filling our memory; it pulls what it missed.
 _WEIGHTS_LIMITS = Limits(message_bytes=1_000, send_messages=3, receive_messages=100)
 _PER_TURN = 500
-_ENROL_PER_S = 100
-_SHARD_SILENT_S = 3.0
-
-
-class Saved(msgspec.Struct):
-    """`broker.json`."""
-
-    term: int = 0
-    next_seed: int = 0
-    #: Steps stored since the run began, by shard; the shards' logs keep them.
-    shard_steps: dict[int, int] = {}
-    weights_version: int = -1
-    ledgers: dict[str, Ledger] = {}
-    names: dict[str, str] = {}
-    episodes: dict[str, list[float]] = {}
 
 
 class Peer(msgspec.Struct):
@@ -79,20 +64,14 @@ class Broker:
         self.run = config.run
         self.host_name = config.host_name
         self.boot_id = secrets.token_hex(8)
-        self._path = Path(config.folder) / "broker.json"
-        self.saved = self._load()
+        self.folder = Path(config.folder)
+        self.saved = broker_file.load(self.folder)
         self.saved.term += 1
         self.roster = Roster(next_seed=self.saved.next_seed)
         self.episodes = EpisodeStats()
         self.episodes.load(self.saved.episodes)
         self.peers: dict[str, Peer] = {}
-        #: Connections of the host's own processes, by shard index; the trainer's; and anyone who asked for status.
-        self.shard_routes: dict[int, bytes] = {}
-        self.shards: dict[int, m.ShardAddress] = {}
-        self.shard_reports: dict[int, m.ShardReport] = {}
-        self.shard_heard: dict[int, float] = {}
-        self.shard_starts: Counter[int] = Counter()
-        self.inserted: dict[int, int] = {}
+        self.desk = ShardDesk(self.saved.shard_steps)
         self.trainer_route = b""
         self.trainer = m.TrainerReport(state="starting", reason="the trainer is starting")
         self.trainer_heard = loop.now()
@@ -103,10 +82,9 @@ class Broker:
         self.refused_by_key: dict[str, Counter[str]] = {}
         self.stopping = ""
         self.started = loop.now()
-        self._steps_at = (loop.now(), self.steps)
+        self._steps_at = (loop.now(), self.desk.steps)
         self.steps_per_s = 0.0
-        self._enrol_budget = float(_ENROL_PER_S)
-        self._save()
+        self.save()
         self._listen()
 
     # --- set-up
@@ -120,10 +98,9 @@ class Broker:
             return [f"tcp://{host}:{port}" for host in config.bind]
 
         self.control = self.network.server("router", at(base), keys, _CONTROL_LIMITS)
-        self.enrol = self.network.server("router", at(base + 1), None, _ENROL_LIMITS)
         self.publisher = self.network.server("xpub", at(base + 2), keys, _WEIGHTS_LIMITS)
         self.loop.on_readable(self.control, self._on_control)
-        self.loop.on_readable(self.enrol, self._on_enrol)
+        Doorkeeper(self.loop, self.network, at(base + 1), self._card, lambda reason: self._refuse("", reason))
         self.loop.on_readable(self.publisher, self._on_subscription)
         self.loop.every(1.0, self._each_second)
         self.loop.every(0.25, self._watch)
@@ -142,23 +119,11 @@ class Broker:
             m.Rename: self._rename,
         }
 
-    def _load(self) -> Saved:
-        try:
-            return msgspec.json.decode(self._path.read_bytes(), type=Saved)
-        except FileNotFoundError:
-            return Saved()
-        except msgspec.DecodeError as error:
-            log.warning("%s is unreadable (%s): books and ranks begin anew", self._path.name, error)
-            # The term must still grow, or members would take us for the broker they knew.
-            return Saved(term=int(time.time()))
-
-    def _save(self) -> None:
+    def save(self) -> None:
+        """Write what must not be forgotten."""
         self.saved.next_seed = self.roster.next_seed
         self.saved.episodes = self.episodes.save()
-        try:
-            write_atomically(self._path, msgspec.json.encode(self.saved))
-        except OSError as error:
-            log.error("cannot write %s: %s", self._path, error.strerror)
+        broker_file.save(self.folder, self.saved)
 
     # --- reading
 
@@ -175,35 +140,7 @@ class Broker:
             except RemoteProtocolError as error:
                 self._refuse(received.user, error.reason)
 
-    def _on_enrol(self) -> None:
-        for _ in range(_PER_TURN):
-            received = self.enrol.receive()
-            if received is None:
-                return
-            if self._enrol_budget < 1.0:
-                self._refuse("", "rate_limited")
-                continue
-            self._enrol_budget -= 1.0
-            try:
-                if len(received.frames) != 1:
-                    raise RemoteProtocolError("malformed")
-                ask = frames.decode_enrol(received.frames[0])
-            except RemoteProtocolError as error:
-                self._refuse("", error.reason)
-                continue
-            if isinstance(ask, m.EnrolAsk):
-                self.enrol.send([frames.encode(self._card(ask))], received.peer)
-            else:
-                self._refuse("", "malformed")
-
-    def _card(self, ask: m.EnrolAsk) -> m.EnrolCard | m.Refusal:
-        if ask.protocol != m.PROTOCOL:
-            log.warning(
-                "refused a node with p2prl %s: it speaks protocol %d, this host %d; upgrade the older one",
-                line(ask.version, 20), ask.protocol, m.PROTOCOL,
-            )  # fmt: skip
-            self._refuse("", "protocol")
-            return protocol_refusal(ask.protocol, ask.version)
+    def _card(self) -> m.EnrolCard:
         return m.EnrolCard(
             protocol=m.PROTOCOL,
             version=__version__,
@@ -225,10 +162,7 @@ class Broker:
 
     def _hello(self, received: Received, hello: m.Hello) -> None:
         if hello.protocol != m.PROTOCOL:
-            log.warning(
-                "refused %s with p2prl %s: it speaks protocol %d, this host %d; upgrade the older one",
-                line(hello.name, 60), line(hello.version, 20), hello.protocol, m.PROTOCOL,
-            )  # fmt: skip
+            warn_about_protocol(hello.name, hello.protocol, hello.version)
             self._refuse(received.user, "protocol")
             self._answer(received, protocol_refusal(hello.protocol, hello.version))
         elif hello.role == "member":
@@ -255,7 +189,7 @@ class Broker:
         peer = Peer(received.peer, received.address, hello, stats=stats)
         self.peers[key] = peer
         peer.grant = self._grant()
-        self._save()
+        self.save()
         if not again:
             log.info("%s joined from %s with %d players", hello.name, received.address, hello.players)
         welcome = self._welcome(member.seats, peer.grant, self._differences(hello))
@@ -272,7 +206,7 @@ class Broker:
             host_name=self.host_name,
             version=__version__,
             term=self.saved.term,
-            shards=self._shard_list(),
+            shards=self.desk.listed(),
             weights_version=self.saved.weights_version,
             weights_port=self.config.base_port + 2,
             seats=seats,
@@ -341,20 +275,14 @@ class Broker:
         shard = hello.shard
         if shard is None or not 0 <= shard.index < self.config.shards:
             raise RemoteProtocolError("malformed")
-        new = self.shards.get(shard.index)
-        if new is None or new.boot_id != shard.boot_id:
-            self.shard_starts[shard.index] += 1
-        self.shards[shard.index] = shard
-        self.shard_routes[shard.index] = received.peer
-        self.shard_heard[shard.index] = self.loop.now()
+        self.desk.greeted(shard, received.peer, self.loop.now())
         self._answer(received, self._welcome([], None))
         self._announce_shards()
 
     def _shard_receipts(self, received: Received, receipts: m.ShardReceipts) -> None:
         self._require(received, self.config.staff.shard)
         index = receipts.shard
-        self.inserted[index] = max(self.inserted.get(index, 0), receipts.inserted_ticks)
-        self._count_steps(index, receipts.steps_total)
+        self.desk.counted(index, receipts.steps_total, receipts.inserted_ticks)
         self.episodes.ended(receipts.episodes)
         stored = sum(verdict.status == "stored" for verdict in receipts.verdicts)
         self._ledger(receipts.node).stored(receipts.boot_id, stored)
@@ -372,30 +300,11 @@ class Broker:
 
     def _shard_report(self, received: Received, report: m.ShardReport) -> None:
         self._require(received, self.config.staff.shard)
-        index = report.index
-        known = self.shards.get(index)
-        if known is None or known.boot_id != report.boot_id:
-            # Marked down while it was only slow, or a broker that restarted.
+        if not self.desk.reported(report, self.loop.now()):
             self._answer(received, m.HelloAgain(term=self.saved.term))
-            return
-        self.shard_heard[index] = self.loop.now()
-        self.shard_reports[index] = report
-        self.inserted[index] = report.inserted_ticks
-        self._count_steps(index, report.steps_total)
-
-    @property
-    def steps(self) -> int:
-        """Environment steps stored since the run began."""
-        return sum(self.saved.shard_steps.values())
-
-    def _count_steps(self, index: int, total: int) -> None:
-        self.saved.shard_steps[index] = max(total, self.saved.shard_steps.get(index, 0))
-
-    def _shard_list(self) -> list[m.ShardAddress]:
-        return [self.shards[index] for index in sorted(self.shards)]
 
     def _announce_shards(self) -> None:
-        message = frames.encode(m.ShardList(term=self.saved.term, shards=self._shard_list()))
+        message = frames.encode(m.ShardList(term=self.saved.term, shards=self.desk.listed()))
         for peer in self._live_peers():
             self.control.send([message], peer.route)
         if self.trainer_route:
@@ -413,8 +322,9 @@ class Broker:
         # A restarted trainer may publish again what a restarted broker already counted.
         self.saved.weights_version = max(self.saved.weights_version, header.version)
         self.weights = (bytes(received.frames[1]), bytes(received.frames[2]))
+        self.save()  # before anyone can have it: a broker that is killed now must not name an older one
         current = frames.encode(m.Current(weights_version=self.saved.weights_version))
-        for route in self.shard_routes.values():
+        for route in self.desk.routes.values():
             self.control.send([current], route)
         self.publisher.send(self.weights)
 
@@ -434,7 +344,7 @@ class Broker:
 
     def _grant(self) -> int | None:
         members = sum(member.players > 0 for member in self.roster.live())
-        return share_out(self.trainer.insert_ceiling, sum(self.inserted.values()), members)
+        return share_out(self.trainer.insert_ceiling, self.desk.inserted, members)
 
     def _regrant(self) -> None:
         """Tell members whose grant changed enough to matter; receipts and heartbeats carry it anyway."""
@@ -458,18 +368,18 @@ class Broker:
         self._answer(received, reply)
 
     def _view(self) -> StatusView:
-        return StatusView(broker=self, now=self.loop.now(), shard_silent_s=_SHARD_SILENT_S)
+        return StatusView(broker=self, now=self.loop.now())
 
     def _stop_ask(self, received: Received, ask: m.StopAsk) -> None:
         self._require(received, self.config.staff.owner)
         self.stopping = ask.reason
         message = frames.encode(m.Stopping(reason=ask.reason))
         routes = [peer.route for peer in self._live_peers()]
-        for route in [*routes, *self.shard_routes.values(), self.trainer_route]:
+        for route in [*routes, *self.desk.routes.values(), self.trainer_route]:
             if route:
                 self.control.send([message], route)
         self._answer(received, m.Stopping(reason=ask.reason))
-        self._save()
+        self.save()
 
     def _rename(self, received: Received, rename: m.Rename) -> None:
         self._require(received, self.config.staff.owner)
@@ -484,28 +394,27 @@ class Broker:
             log.warning("%s is %s: %s", member.name, member.state, member.reason)
         if any(member.state == "gone" for member in changed):
             self._regrant()
-        for index, heard in self.shard_heard.items():
-            if self.shards[index].boot_id and now - heard > _SHARD_SILENT_S:
-                log.warning("shard %d is silent; its work waits, new work goes to the others", index)
-                self.shards[index] = msgspec.structs.replace(self.shards[index], boot_id="")
-                self._announce_shards()
-        self._enrol_budget = min(float(_ENROL_PER_S), self._enrol_budget + _ENROL_PER_S * 0.25)
+        silent = self.desk.ticked(now)
+        for index in silent:
+            log.warning("shard %d is silent; its work waits, new work goes to the others", index)
+        if silent:
+            self._announce_shards()
 
     def _each_second(self) -> None:
         now = self.loop.now()
         then, steps = self._steps_at
-        rate = (self.steps - steps) / max(1e-6, now - then)
+        rate = (self.desk.steps - steps) / max(1e-6, now - then)
         self.steps_per_s = rate if self.steps_per_s == 0.0 else 0.5 * self.steps_per_s + 0.5 * rate
-        self._steps_at = (now, self.steps)
+        self._steps_at = (now, self.desk.steps)
         if self.trainer_route:
             progress = m.RunProgress(
-                steps=self.steps,
+                steps=self.desk.steps,
                 episodes=self.episodes.count,
                 return_mean=self.episodes.mean,
                 return_episodes=self.episodes.mean_count,
             )
             self.control.send([frames.encode(progress)], self.trainer_route)
-        self._save()
+        self.save()
 
     # --- small things
 
@@ -527,16 +436,6 @@ class Broker:
             log.warning("refused %d control messages so far: %s", self.refused[reason], reason)
 
 
-def protocol_refusal(protocol: int, version: str) -> m.Refusal:
-    """The answer to a node of another protocol number, saying which side to upgrade."""
-    if protocol < m.PROTOCOL:
-        advice = f"upgrade p2prl on this node to {__version__} or later"
-    else:
-        advice = f"upgrade p2prl on the host to the version of this node ({version[:20]}) or later"
-    text = f"the host speaks protocol {m.PROTOCOL} (p2prl {__version__}), this node {protocol}: {advice}"
-    return m.Refusal(reason="protocol", text=text, version=__version__)
-
-
 def child_main() -> int:
     """Run a broker as a child process."""
 
@@ -546,7 +445,7 @@ def child_main() -> int:
         try:
             return loop.run()
         finally:
-            broker._save()
+            broker.save()
             broker.network.close()
 
     return run_child(BrokerConfig, main)

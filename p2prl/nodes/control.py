@@ -86,7 +86,10 @@ class ControlLine:
 
     def _handle(self, message: m.Message, bulk: list[Frame]) -> None:
         if isinstance(message, m.HelloAgain):
-            self.hello_again()
+            # After an outage the broker answers every heartbeat that had piled up with one; one Hello will do, and the
+            # timer repeats it until there is a Welcome.
+            if self.welcomed:
+                self.hello_again()
         elif isinstance(message, m.Refusal):
             self._refused(message)
         elif isinstance(message, m.Welcome):

@@ -6,9 +6,8 @@ import logging
 import os
 import secrets
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
-
-import psutil
 
 from p2prl import __version__
 from p2prl.core import messages as m
@@ -23,14 +22,15 @@ from p2prl.net.loop import Loop
 from p2prl.net.ports import MAX_BLOCKS, free_block
 from p2prl.net.sockets import Frame, Network
 from p2prl.nodes.control import ControlLine
-from p2prl.nodes.options import DEFAULT_BASE_PORT, HostOptions
+from p2prl.nodes.options import DEFAULT_BASE_PORT, HostOptions, default_players
 from p2prl.nodes.prepare import Prepared, prepare, save_run_file
 from p2prl.nodes.process import ChildEvent
 from p2prl.nodes.recorder import Recorder
 from p2prl.nodes.report import HostReporter, HostStarted, HostStopped
 from p2prl.nodes.signals import end_on_signals
 from p2prl.nodes.supervisor import Charge, GivenUp, Supervisor
-from p2prl.nodes.wiring import BrokerConfig, MemberConfig, ShardConfig, Staff, TrainerConfig
+from p2prl.nodes.trainer_config import TrainerConfig
+from p2prl.nodes.wiring import BrokerConfig, MemberConfig, ShardConfig, Staff
 
 log = logging.getLogger("p2prl")
 
@@ -404,11 +404,6 @@ def _blocks(options: HostOptions) -> int:
     return 1 if options.base_port else MAX_BLOCKS
 
 
-def default_players() -> int:
-    """Cores - 1, at least 1."""
-    return max(1, (psutil.cpu_count() or 1) - 1)
-
-
 def wait_for_ports(base: int, shards: int, patience_s: float) -> None:
     """Give a killed host's processes a moment to let their ports go."""
     loop = Loop()
@@ -434,6 +429,10 @@ def run_host(options: HostOptions, reporter: HostReporter) -> int:
     """
     if options.base_port and not options.resume:  # before a folder is made for the run
         free_block(options.base_port, options.experiment.shards, blocks=1)
-    prepared = prepare(options.experiment, options.results, options.resume)
-    with run_lock(prepared.folder):
+    with ExitStack() as locks:
+        if options.resume:  # before anything in the folder is touched
+            locks.enter_context(run_lock(options.results))
+        prepared = prepare(options.experiment, options.results, options.resume)
+        if not options.resume:
+            locks.enter_context(run_lock(prepared.folder))
         return Host(options, reporter, prepared).run()

@@ -10,14 +10,12 @@ from functools import partial
 from p2prl.core import messages as m
 from p2prl.net.keys import load_or_create, member_lock, state_folder
 from p2prl.net.loop import Loop
-from p2prl.nodes.host import default_players
 from p2prl.nodes.locate import Search, remember
 from p2prl.nodes.member import Member
-from p2prl.nodes.options import JoinOptions
+from p2prl.nodes.options import JoinOptions, default_players
 from p2prl.nodes.report import Left, MemberReporter
 from p2prl.nodes.signals import end_on_signals
 from p2prl.nodes.wiring import MemberConfig
-from p2prl.registry import resolve_agent
 
 
 def run_join(options: JoinOptions, reporter: MemberReporter) -> int:
@@ -27,6 +25,8 @@ def run_join(options: JoinOptions, reporter: MemberReporter) -> int:
         P2prlError: no host, not admitted, another protocol, a package that is missing here.
     """
     if options.agent:
+        from p2prl.registry import resolve_agent  # with it comes Gymnasium, which only players need
+
         resolve_agent(options.agent)  # a mistyped one is told before a host is looked for
     home = state_folder()
     with member_lock(home):

@@ -24,7 +24,7 @@ from p2prl.errors import (
 )
 from p2prl.net.addresses import endpoint
 from p2prl.net.keys import KeyPair
-from p2prl.net.loop import Loop
+from p2prl.net.loop import Loop, Timer
 from p2prl.net.sockets import Frame, Limits, Network, Socket
 from p2prl.nodes.control import ControlLine
 from p2prl.nodes.players import Players
@@ -41,6 +41,8 @@ _PUSH_LIMITS = Limits(message_bytes=1_000, send_messages=4, receive_messages=1)
 _WEIGHTS_LIMITS = Limits(message_bytes=512_000_000, send_messages=1, receive_messages=3)
 _AWAY_SAY_S = 10.0
 _PAUSED_AFTER_S = 2.0
+#: On leaving: how long verdicts on the last bundles are waited for, if the host was heard just now.
+_LAST_RECEIPTS_S, _PRESENT_S = 1.0, 2.5
 
 
 class Member:
@@ -55,6 +57,7 @@ class Member:
         self.outbox = Outbox(1, 1)
         self.bundles: dict[int, tuple[Frame, Frame]] = {}
         self._tokens = itertools.count()
+        self._ticks: Timer | None = None
         self._pushes: dict[int, tuple[int, Socket]] = {}
         self._subscription: tuple[int, Socket] | None = None
         self.steps = self.episodes = 0
@@ -89,7 +92,6 @@ class Member:
             self._on_control,
             self._on_refusal,
         )
-        loop.every(_TICK_S, self._tick)
         loop.every(1.0, self._each_second)
 
     # --- from here on in the order of a run: hello, welcome, bundles, receipts, goodbye
@@ -268,6 +270,9 @@ class Member:
 
     def _tick(self) -> None:
         self._apply(self.outbox.ticked(self.loop.now()))
+        if not self.outbox.pending and self._ticks is not None:
+            self._ticks.cancel()
+            self._ticks = None
 
     def _apply(self, effects: list[Effect]) -> None:
         settled = False
@@ -282,6 +287,9 @@ class Member:
                     self.reporter.log("warning", "host", f"refused a bundle: {effect.reason}")
         if settled:
             self.players.give_credit()
+        # Only while something waits for its verdict: a machine that is lent should not be woken for nothing.
+        if self.outbox.pending and self._ticks is None:
+            self._ticks = self.loop.every(_TICK_S, self._tick)
 
     def _send(self, send: Send, blocked: set[int]) -> None:
         assert self.welcome is not None
@@ -432,6 +440,9 @@ class Member:
     def close(self) -> None:
         """End the players, say goodbye, close the sockets."""
         self.players.stop()
+        if self.left.reason == "signal" and self.control.welcomed and self.control.silent_s() < _PRESENT_S:
+            # What is under way will be stored, and should be counted so; after a run's end no shard would answer.
+            self.loop.run_on(lambda: self.outbox.in_flight == 0, _LAST_RECEIPTS_S)
         books = self.outbox.books()
         self.left = Left(self.left.reason, self.left.text, books)
         if self.control.welcomed:

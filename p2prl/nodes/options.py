@@ -6,9 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
 from p2prl.config import Experiment
 
 DEFAULT_BASE_PORT = 47800
+
+
+def default_players() -> int:
+    """Cores - 1, at least 1."""
+    return max(1, (psutil.cpu_count() or 1) - 1)
 
 
 @dataclass(frozen=True)

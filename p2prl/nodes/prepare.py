@@ -69,6 +69,9 @@ def prepare(experiment: Experiment, results: Path, resume: bool) -> Prepared:
         env.close()
     agent = make_agent(cls, spec, experiment.agent.settings)
     replay = effective_replay(agent, experiment.replay)
+    schema = _schema(spec, agent, replay)
+    check_memory(schema, replay)
+    # Only now, when nothing is known to forbid the run: what is refused leaves no folder behind.
     folder, file = open_folder(experiment, results, resume)
     run = RunSpec(
         run_id=file.run_id,
@@ -82,7 +85,7 @@ def prepare(experiment: Experiment, results: Path, resume: bool) -> Prepared:
         agent_settings=dict(experiment.agent.settings),
         agent_package=provider(cls),
         agent_hash=source_hash(cls),
-        schema=_schema(spec, agent, replay),
+        schema=schema,
         ladder=cls.ladder,
         when_full=experiment.play.when_full,
         window_bytes=experiment.play.window_bytes,
@@ -90,7 +93,6 @@ def prepare(experiment: Experiment, results: Path, resume: bool) -> Prepared:
         max_lag=replay.max_lag,
         envs=experiment.play.envs,
     )
-    check_memory(run, replay)
     return Prepared(run, replay, folder, file)
 
 
@@ -115,9 +117,9 @@ def _schema(spec: EnvSpec, agent: Agent, replay: ReplaySpec) -> SessionSchema:
     return schema
 
 
-def check_memory(run: RunSpec, replay: ReplaySpec) -> None:
+def check_memory(schema: SessionSchema, replay: ReplaySpec) -> None:
     """Raises LimitsForbid if the buffer would not fit, UsageError if it could never work."""
-    session = run.schema.session_bytes()
+    session = schema.session_bytes()
     need_ticks = replay.min_ticks if replay.kind == "uniform" else replay.batch * replay.ticks
     room_ticks = replay.capacity_bytes // session * replay.ticks
     if room_ticks < need_ticks:

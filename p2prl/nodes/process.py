@@ -64,15 +64,15 @@ def emit(kind: str, text: str = "", exit_code: int = 0, **data: Any) -> None:
 
 def run_child(config_type: type[ConfigT], main: Callable[[ConfigT, Loop], int]) -> int:
     """Read the config, watch the parent, run `main`; returns the exit code."""
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches the whole group; the parent ends us in order
+    # Ctrl-C, and the SIGTERM of a service manager or of `timeout`, reach the whole group: the parent ends us in order,
+    # after it has had our last figures.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     line = sys.stdin.buffer.readline()
     if not line:
         return 1
     config = decode_config(line, config_type)
     loop = Loop()
-    signal.signal(signal.SIGTERM, lambda number, frame: loop.stop(0))
     threading.Thread(target=_watch_parent, args=(loop,), name="parent-watch", daemon=True).start()
     try:
         return main(config, loop)

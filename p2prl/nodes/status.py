@@ -25,7 +25,6 @@ class StatusView:
 
     broker: Broker
     now: float
-    shard_silent_s: float
 
 
 def build_status(view: StatusView) -> m.StatusReply:
@@ -43,7 +42,7 @@ def build_status(view: StatusView) -> m.StatusReply:
         env=broker.run.env_id,
         agent=broker.run.agent_name,
         uptime_s=view.now - broker.started,
-        steps=broker.steps,
+        steps=broker.desk.steps,
         steps_per_s=broker.steps_per_s,
         episodes=broker.episodes.count,
         return_mean=broker.episodes.mean,
@@ -54,7 +53,7 @@ def build_status(view: StatusView) -> m.StatusReply:
         lag_mean=broker.trainer.lag_mean,
         bundles=totals,
         nodes=nodes,
-        shards=[_shard_row(view, index) for index in range(broker.config.shards)],
+        shards=[broker.desk.row(index, view.now) for index in range(broker.config.shards)],
         trainer_state=trainer_state,
         trainer_reason=trainer_reason,
         device=broker.trainer.device,
@@ -137,53 +136,17 @@ def _gone_row(key: str, name: str, ledger: Ledger) -> m.NodeStatus:
 
 def _refused_by_host(view: StatusView, key: str) -> dict[str, int]:
     total = dict(view.broker.refused_by_key.get(key, {}))
-    for report in view.broker.shard_reports.values():
+    for report in view.broker.desk.reports.values():
         for reason, count in report.refused_by_node.get(key, {}).items():
             total[reason] = total.get(reason, 0) + count
     return total
-
-
-def _shard_row(view: StatusView, index: int) -> m.ShardStatus:
-    broker = view.broker
-    address = broker.shards.get(index)
-    report = broker.shard_reports.get(index)
-    heard = broker.shard_heard.get(index)
-    if address is None or heard is None:
-        return m.ShardStatus(index=index, state="starting")
-    up = bool(address.boot_id) and view.now - heard <= view.shard_silent_s
-    row = m.ShardStatus(
-        index=index,
-        state="working" if up else "silent",
-        starts=broker.shard_starts[index],
-        push_port=address.push_port,
-        sample_port=address.sample_port,
-    )
-    if report is None:
-        return row
-    return m.ShardStatus(
-        index=index,
-        state=row.state,
-        sessions=report.sessions,
-        ticks=report.ticks,
-        size_bytes=report.size_bytes,
-        inserted_ticks=report.inserted_ticks,
-        stored=report.stored,
-        duplicate=report.duplicate,
-        refused=sum(report.refused.values()),
-        refused_reasons=dict(report.refused),
-        stale=report.stale,
-        evicted=report.evicted,
-        starts=row.starts,
-        push_port=row.push_port,
-        sample_port=row.sample_port,
-    )
 
 
 def _warnings(view: StatusView, nodes: list[m.NodeStatus]) -> list[str]:
     broker = view.broker
     if broker.stopping:
         return []
-    warnings = [text for report in broker.shard_reports.values() for text in report.warnings]
+    warnings = [text for report in broker.desk.reports.values() for text in report.warnings]
     if not any(node.players and node.state != "gone" for node in nodes):
         warnings.append(f"no players: waiting for `p2prl join {broker.host_name}` on another machine")
     late = [node for node in nodes if node.state == "working" and node.lag > _LATE_VERSIONS]

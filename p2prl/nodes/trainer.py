@@ -23,7 +23,7 @@ from p2prl.nodes import checkpoint
 from p2prl.nodes.control import ControlLine
 from p2prl.nodes.device import choose_device
 from p2prl.nodes.process import emit, run_child
-from p2prl.nodes.wiring import TrainerConfig
+from p2prl.nodes.trainer_config import TrainerConfig
 from p2prl.registry import make_agent, resolve_agent
 from p2prl.wire import frames
 from p2prl.wire.weights import CODEC, encode_weights

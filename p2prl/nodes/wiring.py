@@ -1,4 +1,7 @@
-"""The configs that parents give to their child processes."""
+"""The configs that parents give to their child processes; the trainer's is in trainer_config.py.
+
+A member reads this file: it must not bring in numpy (a joiner's member holds neither arrays nor environments).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ from typing import Literal
 import msgspec
 
 from p2prl.core.messages import RunSpec, Seat
-from p2prl.learn.contracts import ReplaySpec
 from p2prl.net.keys import KeyPair
 
 
@@ -55,23 +57,6 @@ class ShardConfig(msgspec.Struct, frozen=True):
     capacity_bytes: int
     window: int
     fsync_interval_s: float = 1.0
-
-
-class TrainerConfig(msgspec.Struct, frozen=True):
-    """The trainer's. `agent` names it as on this machine; `host` is where the broker listens for it."""
-
-    run: RunSpec
-    agent: str
-    replay: ReplaySpec
-    keys: KeyPair
-    server_key: str
-    host: str
-    base_port: int
-    folder: str
-    device: str
-    publish_interval_s: float
-    checkpoint_interval_s: float
-    keep_checkpoints: int
 
 
 class MemberConfig(msgspec.Struct, frozen=True):

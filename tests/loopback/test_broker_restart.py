@@ -21,7 +21,9 @@ def test_weights_and_members_come_back_after_the_broker_was_killed(tmp_path: Pat
 
             def plays_with_new_weights() -> bool:
                 rows = kit.status(tmp_path)["nodes"]
-                return len(rows) == 1 and rows[0]["state"] == "working" and rows[0]["weights_version"] > version
+                return (
+                    len(rows) == 1 and rows[0]["state"] == "working" and rows[0]["weights_version"] > version
+                )
 
             wait_until(plays_with_new_weights, 20)
             # A newcomer gets them with its welcome, so the new broker has them.

@@ -13,7 +13,6 @@ from p2prl.core import messages as m
 from p2prl.net.sockets import Limits, Network
 from p2prl.wire import frames
 from tests import kit
-from tests.conftest import wait_until
 
 #: A package of its own, as pip would have installed it; only the host and some joiners have it on their path.
 _PACKAGE = {
@@ -152,8 +151,15 @@ def test_a_missing_package_is_named_on_both_sides(host: Host) -> None:
 def test_a_joiner_brings_its_own_copy_of_the_agents_file(host: Host) -> None:
     with host.join("twin", "--agent", host.copy("twin")) as joiner, kit.Peer(host.base) as peer:
         joiner.wait_for("progress", lambda e: e["steps"] > 0)
-        wait_until(lambda: any(n.bundles.stored for n in peer.status().nodes if n.name == "twin"))
         assert joiner.end() == 0
+        # It left in the middle of its work, and yet both sides know of each bundle what became of it.
+        left = joiner.last("left")
+        assert left is not None
+        books = left["bundles"]
+        assert books["produced"] == books["stored"] > 0
+        [node] = [node for node in peer.status().nodes if node.name == "twin"]
+        assert node.state == "gone"
+        assert node.bundles.produced == node.bundles.stored == books["stored"]
     assert "differs" not in joiner.stderr
     assert faults(host, "twin") == []
 

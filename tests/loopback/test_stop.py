@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import http.server
 import shutil
 import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from p2prl.core import messages as m
 from p2prl.net.ports import block_ports, taken_ports
+from p2prl.replay.log import SegmentLog
+from p2prl.replay.records import BUNDLE, decode_bundle_record
 from tests import kit
 from tests.conftest import wait_until
 
@@ -73,7 +75,7 @@ def test_2_without_port_the_next_free_block_is_taken_and_said(tmp_path: Path) ->
 def test_3_a_host_starts_and_stops_ten_times_on_one_port(tmp_path: Path) -> None:
     base = kit.free_base()
     for _ in range(10):
-        with host(tmp_path, base, *IDLE, "--players", "0") as program:
+        with host(tmp_path, base, *IDLE, "--players", "0", "--shards", "1") as program:
             assert program.wait_for("started")["base_port"] == base
             assert program.end(PROMISE_S) == 0
         assert block_is_free(base)
@@ -83,47 +85,302 @@ def test_3_a_host_starts_and_stops_ten_times_on_one_port(tmp_path: Path) -> None
 # --- signals
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_4_5_every_command_ends_within_five_seconds_of_a_signal(tmp_path: Path, number: int) -> None:
+def test_4_5_every_command_ends_within_five_seconds_of_a_signal(tmp_path: Path) -> None:
     base = kit.free_base()
     target = f"127.0.0.1:{base}"
     with ExitStack() as stack:
 
-        def start(*arguments: str) -> kit.Program:
-            home = tmp_path / f"home-{arguments[0]}-{len(arguments)}"
-            return stack.enter_context(kit.Program(*arguments, home=home))
+        def start(*arguments: str) -> list[kit.Program]:
+            """One to end with SIGINT, one to end with SIGTERM."""
+            homes = [tmp_path / f"home-{arguments[0]}-{arguments[-1]}-{number}" for number in _SIGNALS]
+            return [stack.enter_context(kit.Program(*arguments, "--json", home=home)) for home in homes]
 
-        # Before there is a host: what waits for one.
-        dialling = start("join", target, "--json")
+        # Without a host: what waits for one.
+        dialling = start("join", target)
         watching = start("status", target, "--watch", "--wait", "60")
-        looking = start("join", "nobody-of-this-name", "--interface", "lo", "--json")
-        dialling.wait_for_line("trying again")
-        looking.wait_for_line("nobody-of-this-name")
-        assert end_all([dialling, watching, looking], number) == [0, None, 0]
-        # With a host that is there, then killed with -9.
+        listing = start("ls", "--timeout", "60")
+        for joiner in dialling:
+            joiner.wait_for_line("trying again")
+        wait_until(lambda: all(threads(program) >= 3 for program in (*watching, *listing)))
+        assert end_all(dialling) == [0, 0]
+        end_all(watching)
+        end_all(listing)
+        # With a host; and with one that was killed.
         program = stack.enter_context(host(tmp_path, base, *IDLE, "--players", "1"))
         program.wait_for("started")
-        present = stack.enter_context(kit.join(tmp_path, target=target, name="present"))
-        orphaned = stack.enter_context(kit.join(tmp_path, target=target, name="orphaned"))
-        watching = start("status", target, "--watch", "--json")
-        for joiner in (present, orphaned):
+        present = start("join", target, "--players", "1", "--name", "present")
+        orphaned = start("join", target, "--players", "1", "--name", "orphaned")
+        watching = start("status", target, "--watch")
+        playing = start("eval", target, "-n", "10000000")
+        for joiner in (*present, *orphaned):
             joiner.wait_for("progress", lambda e: e["steps"] > 0)
-        watching.wait_for_status()
-        listing = start("ls", "--timeout", "60", "--json")
-        playing = start("eval", target, "-n", "1000000", "--json")
-        assert end_all([present, watching, listing, playing], number) == [0, None, None, None]
+        wait_until(lambda: all(one.events for one in watching) and all(used_s(one) > 1.0 for one in playing))
+        assert end_all(present) == [0, 0]
+        end_all(watching)
+        end_all(playing)
         program.kill()
-        assert end_all([orphaned], number) == [0]
+        assert end_all(orphaned) == [0, 0]
+        assert all(joiner.last("left") for joiner in orphaned)
 
 
-def end_all(programs: list[kit.Program], number: int) -> list[int | None]:
-    """Signal all at once; each must end within the promise. Codes other than 0 and 130 fail."""
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def threads(program: kit.Program) -> int:
+    """ZeroMQ and zeroconf have threads of their own: with them a command is past its start."""
+    return psutil.Process(program.pid).num_threads()
+
+
+def used_s(program: kit.Program) -> float:
+    """Seconds of processor time: more than it takes to start means that it is at work."""
+    return psutil.Process(program.pid).cpu_times().user
+
+
+def end_all(programs: list[kit.Program]) -> list[int]:
+    """Signal each; it must end within the promise. What has nothing to tidy up may die of the signal."""
     began = time.monotonic()
-    for program in programs:
+    for program, number in zip(programs, _SIGNALS, strict=True):
         program.tell(number)
     codes = [program.wait(max(0.1, PROMISE_S - (time.monotonic() - began))) for program in programs]
-    assert all(code in (0, 130, -number) for code in codes), codes
+    assert all(code in (0, 130, -number) for code, number in zip(codes, _SIGNALS, strict=True)), codes
     return codes
 
 
-_ = (http, shutil, threading, Callable, dataclass, psutil, wait_until)
+def test_4_a_second_signal_means_now(tmp_path: Path) -> None:
+    base = kit.free_base()
+    # Its own player hangs in its environment, so that an orderly end takes a while.
+    hanging = ("--env", "tests.samples:Noise-v0", "--set", "env.args.limit=64", "--envs", "1")
+    with kit.host(
+        tmp_path, *hanging, *IDLE[2:], "--players", "1", name=f"n{base}", port=base, cwd=kit.ROOT
+    ) as program:
+        program.wait_for("progress", lambda e: e["steps"] == 64)
+        children = program.children()
+        with kit.join(tmp_path, target=f"127.0.0.1:{base}", cwd=kit.ROOT) as joiner:
+            joiner.wait_for("joined")
+            program.tell(signal.SIGINT)
+            left = joiner.wait_for("left", timeout=PROMISE_S)
+            assert left["reason"] == "stopped"
+            assert left["text"] == "signal"
+            program.tell(signal.SIGINT)
+            assert program.wait(1.0) == 130
+            assert joiner.wait(PROMISE_S) == 0
+        _, alive = psutil.wait_procs(children, 6.0)
+        assert alive == []
+        assert block_is_free(base)
+
+
+def test_4_a_stop_condition_ends_the_host_and_tells_the_members(tmp_path: Path) -> None:
+    base = kit.free_base()
+    with (
+        host(tmp_path, base, *IDLE, "--players", "0", "--stop-steps", "5000") as program,
+        kit.join(tmp_path, target=f"127.0.0.1:{base}") as joiner,
+    ):
+        joiner.wait_for("progress", lambda e: e["steps"] >= 5000)
+        assert program.wait(PROMISE_S + 5.0) == 0
+        assert joiner.wait(PROMISE_S) == 0
+    stopped, left = program.last("stopped"), joiner.last("left")
+    assert stopped is not None
+    assert left is not None
+    assert stopped["reason"] == left["text"] == "steps"
+    assert stopped["steps"] >= 5000
+    assert kit.balanced(stopped["bundles"])
+    books, own = stopped["bundles"], left["bundles"]
+    assert books["produced"] == own["produced"]
+    # What a shard stored while the member left is in the host's books only.
+    assert own["stored"] <= books["stored"] <= own["stored"] + own["pending"]
+
+
+# --- kill -9, and going on
+
+
+@dataclass(frozen=True)
+class Killed:
+    """A run whose host was killed with -9, and what was known of it then."""
+
+    results: Path
+    run_id: str
+    status: m.StatusReply
+    took_s: float
+    base: int
+
+    def copy(self, folder: Path) -> Path:
+        """The run's folder for one test alone."""
+        return Path(shutil.copytree(self.results, folder / "run"))
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Killed:
+    folder, base = tmp_path_factory.mktemp("killed"), kit.free_base()
+    settings = ("agent.min_ticks=200", "replay.samples_per_insert=0.02", "train.checkpoint_interval_s=0.2")
+    flags = [word for setting in settings for word in ("--set", setting)]
+    with host(folder, base, *IDLE, *flags, "--players", "1") as program:
+        started = program.wait_for("started")
+        results = Path(started["results"])
+        wait_until(lambda: len(list((results / "checkpoints").glob("0*/DONE"))) >= 3, 30.0)
+        with kit.Peer(base) as peer:
+            status = peer.status()
+        children = program.children()
+        assert {child.cmdline()[-1] for child in children} == {
+            "broker",
+            "shard",
+            "trainer",
+            "member",
+            "player",
+        }
+        program.kill()
+        began = time.monotonic()
+        _, alive = psutil.wait_procs(children, 6.0)
+        took_s = time.monotonic() - began
+        for child in alive:
+            child.kill()
+        assert not alive, "processes outlive their host"
+    return Killed(results, started["run_id"], status, took_s, base)
+
+
+def logged(results: Path) -> int:
+    """Bundles in the shards' logs, each once."""
+    names = set()
+    for folder in sorted((results / "replay").glob("shard-*")):
+        log = SegmentLog(folder, 64_000_000, lambda: b"")
+        for kind, body in log.records():
+            if kind == BUNDLE:
+                bundle = decode_bundle_record(body)
+                names.add((folder.name, bundle.node, bundle.boot_id, bundle.seq))
+        log.close()
+    return len(names)
+
+
+@contextmanager
+def resumed(tmp_path: Path, run: Path) -> Iterator[tuple[kit.Program, kit.Peer]]:
+    """A host without players that goes on with the run, once its trainer is back."""
+    base = kit.free_base()
+    flags = ("--resume", "--results", str(run), "--players", "0")
+    with host(tmp_path, base, *flags) as program:
+        program.wait_for("started")
+        program.wait_for("progress", lambda e: e["trainer"] not in ("starting", "stalled"))
+        with kit.Peer(base) as peer:
+            yield program, peer
+
+
+def test_a_killed_host_leaves_nothing_running(killed: Killed) -> None:
+    assert killed.took_s < 6.0
+    assert block_is_free(killed.base)
+
+
+def test_resume_goes_on_with_all_that_was_stored(killed: Killed, tmp_path: Path) -> None:
+    run = killed.copy(tmp_path)
+    bundles = logged(run)
+    assert bundles >= sum(shard.stored for shard in killed.status.shards) > 0
+    newest = max(path.name for path in (run / "checkpoints").glob("0*"))
+    with resumed(tmp_path, run) as (program, peer):
+        started, status = program.last("started"), peer.status()
+        assert started is not None
+        assert started["resumed"]
+        assert started["run_id"] == status.run_id == killed.run_id
+        assert started["term"] == status.term == killed.status.term + 1
+        assert sum(shard.stored for shard in status.shards) == bundles
+        assert status.steps >= killed.status.steps
+        assert status.weights_version >= killed.status.weights_version
+        assert status.updates >= int(newest.partition("-")[0])
+        # Nobody else may use the folder meanwhile, and nothing in it is touched by the attempt.
+        before = (run / "experiment.toml").read_bytes()
+        second = (
+            "--resume",
+            "--results",
+            str(run),
+            "--set",
+            "train.publish_interval_s=9",
+            "--name",
+            "second",
+        )
+        done = kit.run(tmp_path, "host", *second, "--interface", "lo", "--json", name="second")
+        assert done.returncode == 6
+        assert str(run) in done.stderr
+        assert str(program.pid) in done.stderr
+        assert (run / "experiment.toml").read_bytes() == before
+        assert peer.status().term == status.term
+        assert program.end(PROMISE_S) == 0
+
+
+def test_damaged_checkpoints_are_passed_over_and_named(killed: Killed, tmp_path: Path) -> None:
+    run = killed.copy(tmp_path)
+    good, cut, unfinished = sorted((run / "checkpoints").glob("0*"))[-3:]
+    learner = cut / "learner.safetensors"
+    learner.write_bytes(learner.read_bytes()[:-3])
+    (unfinished / "DONE").unlink()
+    with resumed(tmp_path, run) as (program, peer):
+        for bad in (cut, unfinished):
+            program.wait_for_line(f"checkpoint skipped: .*{bad.name}")
+        assert good.name in program.wait_for_line("using the last good checkpoint")
+        wait_until(lambda: peer.status().updates >= int(good.name.partition("-")[0]))
+        assert peer.status().weights_version >= killed.status.weights_version
+        assert program.end(PROMISE_S) == 0
+
+
+def test_a_state_folder_in_use_ends_the_second_joiner_with_6(tmp_path: Path) -> None:
+    target = f"127.0.0.1:{kit.free_base()}"
+    with kit.join(tmp_path, target=target) as first:
+        first.wait_for_line("trying again")
+        done = kit.run(tmp_path, "join", target, "--json", name="joiner")
+        assert done.returncode == 6
+        assert str(first.pid) in done.stderr
+        assert "P2PRL_HOME" in done.stderr
+        assert first.end(PROMISE_S) == 0
+
+
+# --- nobody, or somebody else, where a host should be
+
+
+@contextmanager
+def listener(answer: bytes | None) -> Iterator[int]:
+    """A base port where something else listens on the enrol port: silent, or answering everything with `answer`."""
+    base, over = kit.free_base(), threading.Event()
+    with socket.create_server(("127.0.0.1", base + 1)) as server:
+        server.settimeout(0.05)
+        kept: list[socket.socket] = []
+
+        def serve() -> None:
+            while not over.is_set():
+                try:
+                    kept.append(server.accept()[0])
+                except TimeoutError:
+                    continue
+                if answer is not None:
+                    kept[-1].sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield base
+        finally:
+            over.set()
+            thread.join()
+            for connection in kept:
+                connection.close()
+
+
+_HTTP = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n<html></html>\n"
+
+
+def test_9_a_joiner_says_what_it_waits_for_and_gives_up_when_told(tmp_path: Path) -> None:
+    free = kit.free_base()
+    with ExitStack() as stack:
+        bases = [stack.enter_context(listener(answer)) for answer in (None, _HTTP)]
+        joiners = [
+            stack.enter_context(
+                kit.join(tmp_path, "--wait", "3", name=f"j{base}", target=f"127.0.0.1:{base}")
+            )
+            for base in (free, *bases)
+        ]
+        nameless = stack.enter_context(
+            kit.join(tmp_path, "--wait", "3", name="nl", target="no.such.host.invalid:9")
+        )
+        for joiner, base in zip(joiners, (free, *bases), strict=True):
+            line = joiner.wait_for_line("trying again each 1 s")
+            assert f"127.0.0.1 port {base + 1}" in line
+            assert ("cannot be reached" in line) == (base == free)
+            assert ("something listens" in line) == (base != free)
+        for joiner in (*joiners, nameless):
+            assert joiner.wait(15.0) == 3
+            assert "--wait 3" in joiner.stderr
+        assert "no.such.host.invalid" in nameless.stderr

@@ -41,6 +41,20 @@ def test_a_dead_shard_never_holds_work_for_a_live_one() -> None:
         assert [shard for shard, _, _ in sends(box.produced(token, 10, 8, 0.0))] == [0]
 
 
+def test_a_shard_that_hangs_does_not_take_the_others_share_of_the_window() -> None:
+    box = opened(window_bytes=100_000, bundles=20)
+    rng = random.Random(3)
+    for token in range(3000):
+        now = token * 0.002
+        effects = box.produced(token, 10, 8, now) if box.room else box.ticked(now)
+        for shard, seq, _ in sends(effects):
+            if shard == 1 and rng.random() < 0.3:
+                box.send_failed(1, seq, now)  # the live one's socket is full for a moment; the hanging one's never
+            elif shard == 1:
+                box.settled(1, stored(seq), None, now)
+    assert box.books().stored > 2000
+
+
 def test_a_bundle_leaves_only_on_a_settling_verdict() -> None:
     box = opened(boots=("a",))
     box.produced(7, 10, 8, 0.0)

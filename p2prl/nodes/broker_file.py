@@ -1,0 +1,59 @@
+"""What a broker must not forget when it is killed: `broker.json` in the run's folder."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+
+import msgspec
+
+from p2prl.core.ledger import Ledger
+from p2prl.nodes.files import write_atomically
+
+log = logging.getLogger("p2prl")
+
+
+class Saved(msgspec.Struct):
+    """`broker.json`.
+
+    Attributes:
+        term: grows with each start.
+        next_seed: the first seed that no player was given yet.
+        shard_steps: steps stored since the run began, by shard; the shards' logs are what keeps them.
+        ledgers, names: by node key.
+        episodes: EpisodeStats.save().
+    """
+
+    term: int = 0
+    next_seed: int = 0
+    shard_steps: dict[int, int] = {}
+    weights_version: int = -1
+    ledgers: dict[str, Ledger] = {}
+    names: dict[str, str] = {}
+    episodes: dict[str, list[float]] = {}
+
+
+def load(folder: Path) -> Saved:
+    """What the last broker of this run left; a fresh one if there was none, or if its file is damaged."""
+    path = _path(folder)
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Saved)
+    except FileNotFoundError:
+        return Saved()
+    except msgspec.DecodeError as error:
+        log.warning("%s is unreadable (%s): books and ranks begin anew", path.name, error)
+        # The term must still grow, or members would take us for the broker they knew.
+        return Saved(term=int(time.time()))
+
+
+def save(folder: Path, saved: Saved) -> None:
+    """Write it. A full disk is said, not fatal: the next second tries again."""
+    try:
+        write_atomically(_path(folder), msgspec.json.encode(saved))
+    except OSError as error:
+        log.error("cannot write %s: %s", _path(folder), error.strerror)
+
+
+def _path(folder: Path) -> Path:
+    return folder / "broker.json"

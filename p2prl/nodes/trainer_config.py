@@ -1,0 +1,26 @@
+"""The config that a host gives to its trainer. Apart from wiring.py, because ReplaySpec brings numpy."""
+
+from __future__ import annotations
+
+import msgspec
+
+from p2prl.core.messages import RunSpec
+from p2prl.learn.contracts import ReplaySpec
+from p2prl.net.keys import KeyPair
+
+
+class TrainerConfig(msgspec.Struct, frozen=True):
+    """The trainer's. `agent` names it as on this machine; `host` is where the broker listens for it."""
+
+    run: RunSpec
+    agent: str
+    replay: ReplaySpec
+    keys: KeyPair
+    server_key: str
+    host: str
+    base_port: int
+    folder: str
+    device: str
+    publish_interval_s: float
+    checkpoint_interval_s: float
+    keep_checkpoints: int
