@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ _NOT_OURS = ("pip", "setuptools", "_distutils_hack", "pkg_resources", "distutils
 
 
 @pytest.fixture(scope="module")
-def light_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def light_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A fresh venv with `pip install p2prl` and nothing else; its interpreter."""
     folder = tmp_path_factory.mktemp("light")
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
@@ -33,7 +32,7 @@ def light_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     [built] = wheel.glob("p2prl-*.whl")
     constraints = str(_ROOT / "constraints.txt")
     subprocess.run([*pip, "install", "-c", constraints, str(built)], check=True, capture_output=True)
-    yield python
+    return python
 
 
 def _site_packages(python: Path) -> Path:

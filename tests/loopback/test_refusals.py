@@ -226,7 +226,12 @@ def test_sessions(host: Host) -> None:
             push.say(*parts)
         expected = Counter(reason for reason, _ in bad)
         wait_until(lambda: refused(peer, liar.keys.public) == expected)
-        assert expected.keys() >= set(m.REFUSALS) - {"not_permitted", "unknown_node", "protocol", "rate_limited"}
+        assert expected.keys() >= set(m.REFUSALS) - {
+            "not_permitted",
+            "unknown_node",
+            "protocol",
+            "rate_limited",
+        }
         shown = Counter(peer.status().shards[0].refused_reasons)
         assert all(shown[reason] >= count for reason, count in expected.items())
         # The connection was kept: the same bundle a hundred times is stored once.

@@ -13,7 +13,7 @@ from p2prl.core.weight_sync import WeightSync
 
 
 def test_every_state_is_reachable_and_only_gone_can_say_hello() -> None:
-    assert {after for after in TRANSITIONS.values()} == {"starting", "working", "stalled", "paused", "gone"}
+    assert set(TRANSITIONS.values()) == {"starting", "working", "stalled", "paused", "gone"}
     assert [state for state, event in TRANSITIONS if event == "hello"] == ["gone"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pytest
 
@@ -49,7 +50,9 @@ def test_a_shard_that_hangs_does_not_take_the_others_share_of_the_window() -> No
         effects = box.produced(token, 10, 8, now) if box.room else box.ticked(now)
         for shard, seq, _ in sends(effects):
             if shard == 1 and rng.random() < 0.3:
-                box.send_failed(1, seq, now)  # the live one's socket is full for a moment; the hanging one's never
+                box.send_failed(
+                    1, seq, now
+                )  # the live one's socket is full for a moment; the hanging one's never
             elif shard == 1:
                 box.settled(1, stored(seq), None, now)
     assert box.books().stored > 2000
@@ -76,12 +79,9 @@ def test_busy_is_sent_again_to_the_same_shard_under_the_same_number() -> None:
 def test_without_a_verdict_it_is_sent_again_and_more_and_more_rarely() -> None:
     box = opened(boots=("a",))
     box.produced(0, 10, 8, 0.0)
-    times = []
-    for tenth in range(0, 1000):
-        if sends(box.ticked(tenth / 10)):
-            times.append(tenth / 10)
+    times = [tenth / 10 for tenth in range(1000) if sends(box.ticked(tenth / 10))]
     assert times[0] == 5.0
-    gaps = [after - before for before, after in zip(times, times[1:], strict=False)]
+    gaps = [after - before for before, after in pairwise(times)]
     assert gaps == sorted(gaps)
     assert gaps[0] == pytest.approx(10.0)
 
