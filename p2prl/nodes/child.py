@@ -155,11 +155,12 @@ class Child:
                 self._put(LogLine("INFO", text))
 
 
-def end_all(children: list[Child], timeout_s: float) -> None:
-    """End children in order: ask all, wait together, then by force."""
+def end_all(children: list[Child], timeout_s: float) -> list[Child]:
+    """End children in order: ask all, wait together, then by force; returns those that had to be forced."""
     for child in children:
         child.ask_to_end()
     deadline = time.monotonic() + timeout_s
-    for child in children:
-        if not child.wait(max(0.05, deadline - time.monotonic())):
-            child.kill()
+    forced = [child for child in children if not child.wait(max(0.05, deadline - time.monotonic()))]
+    for child in forced:
+        child.kill()
+    return forced

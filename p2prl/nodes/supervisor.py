@@ -102,7 +102,10 @@ class Supervisor:
     def close(self, timeout_s: float) -> None:
         """End everything that is left, by force after `timeout_s`."""
         self._stopping |= self.charges.keys()
-        end_all([c.child for c in self.charges.values() if c.child is not None], timeout_s)
+        forced = end_all([c.child for c in self.charges.values() if c.child is not None], timeout_s)
+        for charge in self.charges.values():
+            if charge.child in forced:
+                self._say("warning", charge.name, "did not end in time and was ended by force")
         self.watch()
 
     def watch(self) -> None:

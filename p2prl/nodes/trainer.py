@@ -170,9 +170,7 @@ class Trainer:
         for name, value in update.metrics.items():
             self._metric_values.setdefault(name, deque(maxlen=_METRIC_WINDOW)).append(value)
         self._unpublished = self._unpublished or update.publish is not False
-        due = self.loop.now() - self._published_at >= self.config.publish_interval_s
-        if update.publish or (self._unpublished and due):
-            self._publish()
+        self._publish_if_due(now=update.publish is True)
 
     def _ask(self) -> None:
         for index, ask in self.sampler.asks(self.loop.now(), self.version):
@@ -193,6 +191,11 @@ class Trainer:
             except (RemoteProtocolError, ValueError, IndexError) as error:
                 raise P2prlError(f"shard {index} sent a sample that is not one: {error}") from error
             self.sampler.replied(index, reply, columns)
+
+    def _publish_if_due(self, now: bool = False) -> None:
+        due = self.loop.now() - self._published_at >= self.config.publish_interval_s
+        if now or (self._unpublished and due):
+            self._publish()
 
     def _publish(self) -> None:
         if self.learner is None or not self.control.welcomed:
@@ -216,6 +219,7 @@ class Trainer:
         """Tell the broker how far training is."""
         if not self.control.welcomed:
             return
+        self._publish_if_due()  # the last of a burst of updates, while the next sessions are waited for
         training = self.loop.now() - self._trained_at < 1.0
         self.control.send(
             m.TrainerReport(

@@ -62,14 +62,27 @@ def test_2_a_taken_port_ends_a_host_that_was_told_it(tmp_path: Path) -> None:
     assert not (tmp_path / "results").exists()
 
 
-def test_2_without_port_the_next_free_block_is_taken_and_said(tmp_path: Path) -> None:
-    with taken(47800), host(tmp_path, None, *IDLE, "--players", "0") as program:
-        started = program.wait_for("started")
-        base = started["base_port"]
+def test_2_4_the_next_free_block_is_taken_and_a_stop_condition_ends_the_host_and_its_members(
+    tmp_path: Path,
+) -> None:
+    with taken(47800), host(tmp_path, None, *IDLE, "--players", "0", "--stop-steps", "5000") as program:
+        base = program.wait_for("started")["base_port"]
         assert base > 47800
         assert str(base) in program.wait_for_line("47800 on are taken")
-        assert kit.status(tmp_path, f"127.0.0.1:{base}")["run"]["run_id"] == started["run_id"]
-        assert program.end() == 0
+        with kit.join(tmp_path, target=f"127.0.0.1:{base}") as joiner:
+            assert program.wait(30.0) == 0
+            assert joiner.wait(PROMISE_S) == 0
+    stopped, left = program.last("stopped"), joiner.last("left")
+    assert stopped is not None
+    assert left is not None
+    assert stopped["reason"] == left["text"] == "steps"
+    assert left["reason"] == "stopped"
+    assert stopped["steps"] >= 5000
+    assert kit.balanced(stopped["bundles"])
+    books, own = stopped["bundles"], left["bundles"]
+    assert books["produced"] == own["produced"]
+    # What a shard stored while the member left is in the host's books only.
+    assert own["stored"] <= books["stored"] <= own["stored"] + own["pending"]
 
 
 def test_3_a_host_starts_and_stops_ten_times_on_one_port(tmp_path: Path) -> None:
@@ -167,27 +180,6 @@ def test_4_a_second_signal_means_now(tmp_path: Path) -> None:
         _, alive = psutil.wait_procs(children, 6.0)
         assert alive == []
         assert block_is_free(base)
-
-
-def test_4_a_stop_condition_ends_the_host_and_tells_the_members(tmp_path: Path) -> None:
-    base = kit.free_base()
-    with (
-        host(tmp_path, base, *IDLE, "--players", "0", "--stop-steps", "5000") as program,
-        kit.join(tmp_path, target=f"127.0.0.1:{base}") as joiner,
-    ):
-        joiner.wait_for("progress", lambda e: e["steps"] >= 5000)
-        assert program.wait(PROMISE_S + 5.0) == 0
-        assert joiner.wait(PROMISE_S) == 0
-    stopped, left = program.last("stopped"), joiner.last("left")
-    assert stopped is not None
-    assert left is not None
-    assert stopped["reason"] == left["text"] == "steps"
-    assert stopped["steps"] >= 5000
-    assert kit.balanced(stopped["bundles"])
-    books, own = stopped["bundles"], left["bundles"]
-    assert books["produced"] == own["produced"]
-    # What a shard stored while the member left is in the host's books only.
-    assert own["stored"] <= books["stored"] <= own["stored"] + own["pending"]
 
 
 # --- kill -9, and going on
@@ -317,17 +309,6 @@ def test_damaged_checkpoints_are_passed_over_and_named(killed: Killed, tmp_path:
         assert program.end(PROMISE_S) == 0
 
 
-def test_a_state_folder_in_use_ends_the_second_joiner_with_6(tmp_path: Path) -> None:
-    target = f"127.0.0.1:{kit.free_base()}"
-    with kit.join(tmp_path, target=target) as first:
-        first.wait_for_line("trying again")
-        done = kit.run(tmp_path, "join", target, "--json", name="joiner")
-        assert done.returncode == 6
-        assert str(first.pid) in done.stderr
-        assert "P2PRL_HOME" in done.stderr
-        assert first.end(PROMISE_S) == 0
-
-
 # --- nobody, or somebody else, where a host should be
 
 
@@ -368,19 +349,24 @@ def test_9_a_joiner_says_what_it_waits_for_and_gives_up_when_told(tmp_path: Path
         bases = [stack.enter_context(listener(answer)) for answer in (None, _HTTP)]
         joiners = [
             stack.enter_context(
-                kit.join(tmp_path, "--wait", "3", name=f"j{base}", target=f"127.0.0.1:{base}")
+                kit.join(tmp_path, "--wait", "4", name=f"j{base}", target=f"127.0.0.1:{base}")
             )
             for base in (free, *bases)
         ]
         nameless = stack.enter_context(
-            kit.join(tmp_path, "--wait", "3", name="nl", target="no.such.host.invalid:9")
+            kit.join(tmp_path, "--wait", "4", name="nl", target="no.such.host.invalid:9")
         )
         for joiner, base in zip(joiners, (free, *bases), strict=True):
             line = joiner.wait_for_line("trying again each 1 s")
             assert f"127.0.0.1 port {base + 1}" in line
             assert ("cannot be reached" in line) == (base == free)
             assert ("something listens" in line) == (base != free)
+        # Meanwhile the state folder is in use.
+        second = kit.run(tmp_path, "join", f"127.0.0.1:{free}", "--json", name=f"j{free}")
+        assert second.returncode == 6
+        assert str(joiners[0].pid) in second.stderr
+        assert "P2PRL_HOME" in second.stderr
         for joiner in (*joiners, nameless):
             assert joiner.wait(15.0) == 3
-            assert "--wait 3" in joiner.stderr
+            assert "--wait 4" in joiner.stderr
         assert "no.such.host.invalid" in nameless.stderr
