@@ -134,8 +134,8 @@ class Member:
     def _on_welcome(self, welcome: m.Welcome, bulk: list[Frame]) -> None:
         known = self.welcome
         if known is not None and known.run.run_id != welcome.run.run_id:
-            self._forget_run(known)
-            known = None
+            self._forget_run()
+            return
         self.welcome = welcome
         if known is None:
             run = welcome.run
@@ -167,16 +167,19 @@ class Member:
             players=self.config.players,
         )
 
-    def _forget_run(self, old: m.Welcome) -> None:
-        """The host began another run: what was played for the old one is of no use to it."""
+    def _forget_run(self) -> None:
+        """The host began another run: what was played for the old one is of no use to it. Introduce ourselves anew."""
         lost = self.outbox.pending
         text = f"the host began another run; {lost} bundles of the old one were dropped"
         self.reporter.log("warning", "member", text)
         self.players.stop()
         self.players.sync.reset()
         self.bundles.clear()
+        self.outbox = Outbox(1, 1)
+        self.welcome = None
         self.boot_id = secrets.token_hex(8)
         self.steps = self.episodes = 0
+        self._rate = (self.loop.now(), 0)
         self._seats = []
         self.control.hello_again()
 
@@ -232,9 +235,7 @@ class Member:
     # --- bundles
 
     def _on_bundle(self, bundle: m.PlayerBundle, header: Frame, payload: Frame) -> None:
-        self.steps += bundle.steps
-        self.episodes += bundle.episodes
-        self._moved_at = self.loop.now()
+        self._count(bundle.steps, bundle.episodes)
         if bundle.warning:
             self.control.send(m.Fault(kind="warning", text=bundle.warning))
         token = next(self._tokens)

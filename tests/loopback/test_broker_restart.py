@@ -34,3 +34,24 @@ def test_weights_and_members_come_back_after_the_broker_was_killed(tmp_path: Pat
     assert versions == sorted(versions), "a version came back"
     steps = [event["steps"] for event in host.of("progress")]
     assert steps == sorted(steps), "steps were forgotten"
+
+
+def test_a_member_of_a_killed_host_plays_for_the_next_run_on_the_same_host(tmp_path: Path) -> None:
+    with kit.host(tmp_path, "chain", "--players", "0") as first:
+        old = first.wait_for("started")
+        with kit.join(tmp_path) as joiner:
+            first.wait_for("progress", lambda e: e["steps"] > 500)
+            children = first.children()
+            first.kill()
+            wait_until(lambda: not any(child.is_running() for child in children), 10)
+            with kit.host(tmp_path, "chain", "--players", "0") as second:
+                new = second.wait_for("started")
+                assert new["run_id"] != old["run_id"]
+                joiner.wait_for("joined", lambda e: e["run_id"] == new["run_id"])
+                second.wait_for("progress", lambda e: e["steps"] > 500 and e["updates"] > 0)
+                [row] = kit.status(tmp_path)["nodes"]
+                assert row["state"] == "working"
+                assert kit.balanced(row["bundles"])
+                assert second.end() == 0
+            assert joiner.wait(10) == 0
+    assert "the host began another run" in joiner.stderr
