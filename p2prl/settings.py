@@ -2,7 +2,7 @@
 
 In TOML an agent's settings stand beside its name (`[agent]` / `name = "dqn"` / `lr = 0.001`); a table
 `[agent.settings]` is read too, for an algorithm that has a setting called `name`. Keys are written with dots
-on the command line: `agent.lr`, `env.args.size`, `replay.batch`.
+on the command line: `agent.learning_rate`, `env.args.size`, `replay.batch`.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import threading
@@ -11,6 +12,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+
+# Before numpy and torch are imported: on few cores that others use too, their threads only wait for each other.
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
 
 _ROOT = Path(__file__).resolve().parent.parent
 _TICK_S = 0.02

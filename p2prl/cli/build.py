@@ -73,6 +73,8 @@ def resumed_experiment(flags: ExperimentFlags, results: Path) -> tuple[Path, Exp
     for flag, asked, has in (("--env", flags.env, base.env.id), ("--agent", flags.agent, base.agent.name)):
         if asked not in (None, has):
             raise UsageError(f"{folder} was started with {flag} {has}; start a new run for {flag} {asked}")
+    if flags.shards not in (None, base.shards):
+        raise UsageError(f"{folder} keeps its sessions in {base.shards} shards; --shards cannot change that")
     return folder, lay_flags(base, flags)
 
 

@@ -25,7 +25,7 @@ _ASK_S = 1.0
 _PAUSE_S = 1.0
 _SAY_S = 5.0
 #: mDNS answers within a second on a calm LAN; a memory of last time is only tried after that.
-_MDNS_S = 1.5
+_MDNS_S = 1.0
 
 
 @dataclass(frozen=True)

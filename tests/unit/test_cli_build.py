@@ -109,6 +109,8 @@ def test_resume_takes_the_runs_own_experiment(tmp_path: Path) -> None:
     for flags in (ExperimentFlags(env="chain"), ExperimentFlags(agent="cem")):
         with pytest.raises(UsageError, match="was started with"):
             resumed_experiment(flags, tmp_path)
+    with pytest.raises(UsageError, match="cannot change that"):
+        resumed_experiment(ExperimentFlags(shards=saved.shards + 1), tmp_path)
     with pytest.raises(UsageError, match="nothing to resume"):
         resumed_experiment(ExperimentFlags(experiment="chain"), tmp_path)
 
