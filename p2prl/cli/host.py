@@ -40,7 +40,7 @@ def host(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Change a setting, as in agent.learning_rate=0.001, env.args.size=8, replay.batch=32; may be repeated.",
+            help="Change a setting, as in agent.learning_rate=0.001 or replay.batch=32; may be repeated.",
         ),
     ] = None,
     name: Name = None,

@@ -9,7 +9,7 @@ from types import TracebackType
 
 from p2prl import __version__
 from p2prl.core import messages as m
-from p2prl.errors import NoHostFound, RemoteProtocolError, UpgradeNeeded
+from p2prl.errors import NoHostFound, P2prlError, RemoteProtocolError, UpgradeNeeded
 from p2prl.net.addresses import endpoint
 from p2prl.net.cards import FoundHost
 from p2prl.net.discovery import browse
@@ -21,6 +21,7 @@ from p2prl.wire import frames
 _LIMITS = Limits(message_bytes=512_000_000, send_messages=10, receive_messages=10, linger_ms=0)
 _ANSWER_S = 5.0
 _WATCH_S = 1.0
+_FIRST_WEIGHTS_TRIES = 20
 
 
 def find_hosts(timeout_s: float, interfaces: Sequence[str] = ()) -> list[FoundHost]:
@@ -65,11 +66,21 @@ class Client:
         return self._expect(m.Welcome)[0]
 
     def weights(self) -> tuple[m.WeightsHeader, Frame]:
-        """The current weights.
+        """The current weights; waits a while for the first ones.
 
         Raises:
-            NoHostFound: there are none yet, or the broker does not answer.
+            P2prlError: there are none yet.
+            NoHostFound: the broker does not answer.
         """
+        pause = threading.Event()
+        for _ in range(_FIRST_WEIGHTS_TRIES):
+            if self.welcome().weights_version >= 0:
+                break
+            pause.wait(1.0)
+        else:
+            raise P2prlError(
+                f"{self.located.card.host_name} has no weights yet: its trainer is still starting"
+            )
         self._send(m.WeightsAsk())
         header, bulk = self._expect(m.WeightsHeader)
         return header, bulk[0]
