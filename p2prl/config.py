@@ -15,6 +15,9 @@ NotNegativeFloat = Annotated[float, msgspec.Meta(ge=0)]
 Seed = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 #: Ports base+10 to base+11+2*32 lie below the web page's, base+80.
 MAX_SHARDS = 32
+#: What one bundle can carry (wire/bundle.py).
+MAX_SLOTS = 1024
+Slots = Annotated[int, msgspec.Meta(ge=1, le=MAX_SLOTS)]
 Shards = Annotated[int, msgspec.Meta(ge=1, le=MAX_SHARDS)]
 
 
@@ -58,7 +61,7 @@ class ReplayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class PlayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[play]`: how players play."""
 
-    envs: Count = 16
+    envs: Slots = 16
     """B, the environment slots of one player."""
     when_full: Literal["wait", "drop_oldest"] = "wait"
     """What a player does when its window is full: wait, or drop its oldest unsent bundle (counted)."""

@@ -137,7 +137,13 @@ def with_env(experiment: Experiment, env_id: str) -> Experiment:
 
 
 def with_agent(experiment: Experiment, agent: str) -> Experiment:
-    """Another agent. The settings and replay overrides were chosen for the old one, and go."""
+    """Another agent. The settings and replay overrides were chosen for the old one, and go.
+
+    A file's path is made absolute: the experiment is kept in the run's folder, where a relative one would be lost.
+    """
+    file, colon, class_name = agent.rpartition(":")
+    if colon and file.endswith(".py"):
+        agent = f"{Path(file).expanduser().absolute().as_posix()}:{class_name}"
     if agent == experiment.agent.name:
         return experiment
     name = f"{experiment.name}-{slug(agent.rpartition(':')[2])}"

@@ -244,7 +244,7 @@ def join(
 
 
 def run(
-    tmp_path: Path, *arguments: str, name: str = "client", timeout: float = 60.0
+    tmp_path: Path, *arguments: str, name: str = "client", timeout: float = 60.0, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     """One short command, to its end."""
     home = tmp_path / f"home-{name}"
@@ -257,6 +257,7 @@ def run(
         env={**os.environ, "P2PRL_HOME": str(home)},
         stdin=subprocess.DEVNULL,
         check=False,
+        cwd=cwd,
     )
 
 

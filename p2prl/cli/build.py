@@ -70,7 +70,8 @@ def resumed_experiment(flags: ExperimentFlags, results: Path) -> tuple[Path, Exp
     wanted = find_experiment(flags.experiment).name if flags.experiment else None
     folder = latest_run(results, wanted)
     base = msgspec.structs.replace(load_experiment(folder / EXPERIMENT_FILE), stop=StopConfig())
-    for flag, asked, has in (("--env", flags.env, base.env.id), ("--agent", flags.agent, base.agent.name)):
+    asked_agent = None if flags.agent is None else with_agent(base, flags.agent).agent.name
+    for flag, asked, has in (("--env", flags.env, base.env.id), ("--agent", asked_agent, base.agent.name)):
         if asked not in (None, has):
             raise UsageError(f"{folder} was started with {flag} {has}; start a new run for {flag} {asked}")
     if flags.shards not in (None, base.shards):

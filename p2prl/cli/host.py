@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from p2prl.cli.context import Interfaces, Json, Name, Verbose, node_name, verbose
-from p2prl.config import MAX_SHARDS
+from p2prl.config import MAX_SHARDS, MAX_SLOTS
 from p2prl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -51,7 +51,8 @@ def host(
         ),
     ] = None,
     envs: Annotated[
-        int | None, typer.Option("--envs", metavar="B", min=1, help="Environment slots of each player.")
+        int | None,
+        typer.Option("--envs", metavar="B", min=1, max=MAX_SLOTS, help="Environment slots of each player."),
     ] = None,
     shards: Annotated[
         int | None,

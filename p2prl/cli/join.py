@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from p2prl.cli.context import Interfaces, Json, Name, Target, Verbose, node_name, verbose
+from p2prl.config import MAX_SLOTS
 from p2prl.errors import UsageError
 
 
@@ -24,7 +25,11 @@ def join(
     envs: Annotated[
         int | None,
         typer.Option(
-            "--envs", metavar="B", min=1, help="Environment slots of each player; default: the run's."
+            "--envs",
+            metavar="B",
+            min=1,
+            max=MAX_SLOTS,
+            help="Environment slots of each player; default: the run's.",
         ),
     ] = None,
     wait: Annotated[

@@ -236,7 +236,7 @@ class Outbox:
         return self._grant is None or self._unsettled_ticks < self._grant
 
     def _best_lane(self, now: float) -> tuple[int, _Lane] | None:
-        """The live shard that owes us the fewest bytes, if it owes less than its share of the window.
+        """The live shard that owes us the fewest bytes (of equals, the one that got least so far), within its share.
 
         The share is of bytes and of bundles: a shard that hangs takes what its socket holds without an answer, and
         with the whole window it would leave nothing for the others.
@@ -245,7 +245,7 @@ class Outbox:
         share_bytes = max(1, self._window_bytes // lanes)
         share_bundles = max(1, self._window_bundles // lanes)
         open_lanes = [
-            (lane.size_bytes, shard)
+            (lane.size_bytes, lane.next_seq, shard)
             for shard, lane in self._lanes.items()
             if lane.up
             and lane.blocked_until <= now
@@ -253,7 +253,7 @@ class Outbox:
         ]
         if not open_lanes:
             return None
-        _, shard = min(open_lanes)
+        *_, shard = min(open_lanes)
         return shard, self._lanes[shard]
 
     def _send_again(self, lane: _Lane, item: _Item, now: float) -> Send:

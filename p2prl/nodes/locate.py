@@ -80,6 +80,8 @@ class Search:
         """
         self._deadline = None if self.wait_s is None else time.monotonic() + self.wait_s
         self._said = -1e9
+        #: Why the last candidate could not be reached.
+        self._trouble = ""
         if self.target is not None and looks_like_address(self.target):
             address = parse_address(self.target, DEFAULT_BASE_PORT)
             return self._dial(Candidate(self.target, (address.host,), address.base), forever=True)
@@ -97,6 +99,7 @@ class Search:
                     return Located(card, address, candidate.base_port)
                 troubles.append(trouble)
             if not forever:
+                self._trouble = "; ".join(troubles)
                 return None
             self._pause("; ".join(troubles))
         return None
@@ -141,10 +144,10 @@ class Search:
                 c for c in found if c.run_id == self.target
             ]
         if not found and with_memory:
+            # Newest first, and only one: a host is remembered once for each of its runs.
             known = KnownHosts(state_folder(), lambda text: self.say("warning", text)).hosts()
-            found = [_from_known(host) for host in known if self.target in (None, host.name, host.run_id)]
-            if self.target is None:
-                found = found[:1]
+            fitting = [host for host in known if self.target in (None, host.name, host.run_id)]
+            found = [_from_known(host) for host in fitting[:1]]
         return found
 
     def _try(self, candidates: list[Candidate], settled: bool) -> Located | None:
@@ -164,6 +167,8 @@ class Search:
         who = f"no host called {self.target}" if self.target else "no host"
         others = sorted({host.name for host in browser.hosts()})
         seen = f" (there are: {', '.join(others)})" if others and self.target else ""
+        if self._trouble:
+            return f"{who} announces itself on this network (mDNS){seen}, and where one was before: {self._trouble}"
         return f"{who} announces itself on this network (mDNS){seen}; `p2prl join ADDRESS` works without mDNS"
 
 

@@ -408,7 +408,7 @@ class Member:
         self.control.send(m.Fault(kind=failure.kind, text=failure.text))
         if failure.kind == "missing_package":
             self._fail(MissingPackage(failure.text, failure.package))
-        elif failure.kind != "environment":
+        elif failure.kind not in ("environment", "player"):  # those two are started again, and may pass
             self._fail(P2prlError(failure.text))
 
     def _on_refusal(self, refusal: m.Refusal) -> None:

@@ -142,8 +142,18 @@ class Player:
             return False
         if self.run.when_full == "wait" and self.backlog:
             return False  # credit will come as a message
-        self._hand_over(self.rollout.collect())
+        self._hand_over(self._play())
         return True
+
+    def _play(self) -> Bundle:
+        try:
+            return self.rollout.collect()
+        except P2prlError:
+            raise
+        except Exception as error:
+            # Environments' errors come as EnvironmentFailed: this one is the agent's.
+            log.debug("the agent raised", exc_info=True)
+            raise AgentFailed(f"{self.run.agent_name} raised {type(error).__name__}: {error}") from error
 
     def _hand_over(self, bundle: Bundle) -> None:
         self.serial += 1
@@ -202,6 +212,10 @@ class SchemaDiffers(P2prlError):
     """This machine's environment or agent gives other columns than the host's."""
 
 
+class AgentFailed(P2prlError):
+    """The agent's own code raised while it played."""
+
+
 def failure_kind(error: P2prlError) -> m.FailureKind:
     """The kind under which a member reports a player's failure."""
     if isinstance(error, MissingPackage):
@@ -210,6 +224,8 @@ def failure_kind(error: P2prlError) -> m.FailureKind:
         return "schema"
     if isinstance(error, EnvironmentFailed):
         return "environment"
+    if isinstance(error, AgentFailed):
+        return "player"
     return "agent" if isinstance(error, UsageError) else "environment"
 
 

@@ -231,7 +231,7 @@ class Players:
     def _failure(self, slot: _Slot, failure: m.PlayerFailed) -> None:
         slot.reason = failure.text
         slot.failures += 1
-        if failure.kind == "environment":
+        if failure.kind in ("environment", "player"):
             self._say("warning", f"player {slot.seat.rank}", failure.text)
         self._failed(failure)
 

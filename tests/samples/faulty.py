@@ -1,0 +1,29 @@
+"""An agent whose actor raises now and then."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from p2prl.learn.contracts import Actor, Array, Explore, State, Tree
+from tests.samples.idle import Idle, IdleActor
+
+
+class FaultyActor(IdleActor):
+    """Raises in its 100th call."""
+
+    calls = 0
+
+    def act(
+        self, obs: Tree, state: State, explore: Explore | None
+    ) -> tuple[Tree, State, Mapping[str, Array]]:
+        self.calls += 1
+        if self.calls == 100:
+            raise ValueError("the hundredth call is one too many")
+        return super().act(obs, state, explore)
+
+
+class Faulty(Idle):
+    """Idle, with a FaultyActor."""
+
+    def actor(self) -> Actor:
+        return FaultyActor()
