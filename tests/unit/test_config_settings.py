@@ -193,7 +193,7 @@ def test_another_environment_or_agent_drops_what_was_chosen_for_the_old_one() ->
     assert (other.env, other.name, other.agent) == (EnvConfig("ALE/Pong-v5"), "ale-pong-v5", base.agent)
     other = with_agent(base, "path/to/my.py:Mine")
     assert (other.agent, other.replay, other.env) == (
-        AgentConfig("path/to/my.py:Mine"),
+        AgentConfig(f"{Path.cwd().as_posix()}/path/to/my.py:Mine"),
         ReplayConfig(),
         base.env,
     )
