@@ -198,12 +198,25 @@ def _gym_spec(env_id: str) -> GymSpec:
     """Like gymnasium.spec, with `module:Id`, and `Id` without a version."""
     module, _, plain = env_id.rpartition(":")
     if module:
-        importlib.import_module(module)
+        _import_beside_us(module)
     versions = [key for key in gym.registry if key.rpartition("-v")[0] == plain]
     spec = gym.spec(max(versions, key=lambda key: int(key.rpartition("-v")[2])) if versions else plain)
     if spec.entry_point is None:
         raise gym_error.UnregisteredEnv(f"{env_id} exists as a vector environment only")
     return spec
+
+
+def _import_beside_us(module: str) -> None:
+    """Import an environment's module: an installed one, or a file in the folder that p2prl was started in.
+
+    That folder comes last on the path, so that nothing in it can stand in for an installed package.
+    """
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)
+    if not all(part.isidentifier() for part in module.split(".")):
+        raise UsageError(f"{module!r} is no Python module; write --env module:Id, as in mygame:MyGame-v0")
+    importlib.import_module(module)
 
 
 def _class_in_file(path: Path, class_name: str) -> Any:
@@ -247,7 +260,13 @@ def _missing(name: str, error: Exception, provided_by: str = "") -> MissingPacka
     if advice:
         package = advice[-1].strip().strip("\"'")  # the last: gymnasium names a build tool first
     elif not package and isinstance(error, ModuleNotFoundError) and error.name:
-        package = error.name.split(".")[0]
+        module = error.name.split(".")[0]
+        if name.startswith(f"{error.name}:"):  # no advice to install whatever has that name on the internet
+            return MissingPackage(
+                f"{name}: there is no Python module {module} here; put {module}.py into the folder that p2prl is "
+                "started in, or install the package that has it"
+            )
+        package = module
     if not package:
         return MissingPackage(f"{name} cannot be imported: {_line(error)}")
     return MissingPackage(f'{name} needs a package that is missing here: pip install "{package}"', package)

@@ -64,7 +64,9 @@ def find_experiment(name: str) -> Experiment:
 
 
 def latest_run(results: Path, experiment: str | None = None) -> Path:
-    """The run's folder that `--resume` means: `results` itself, or the run in it that was started last.
+    """A run's folder: `results` itself, or the run in it that was started last.
+
+    A run that has a checkpoint goes before one that has none: that one failed at once, and holds nothing.
 
     Args:
         experiment: only runs of the experiment of this name.
@@ -78,8 +80,15 @@ def latest_run(results: Path, experiment: str | None = None) -> Path:
     runs = [file.parent for file in files if experiment in (None, load_experiment(file).name)]
     if not runs:
         what = f"a run of {experiment!r}" if experiment else "a run"
-        raise UsageError(f"nothing to resume: {results} does not hold {what}; name its folder with --results")
-    return runs[-1]
+        raise UsageError(
+            f"{results} does not hold {what}: name a run's folder, or the folder that holds runs"
+        )
+    return max(runs, key=lambda run: (has_checkpoint(run), runs.index(run)))
+
+
+def has_checkpoint(run: Path) -> bool:
+    """True if a run's folder holds a finished checkpoint."""
+    return any((run / "checkpoints").glob("*/DONE"))
 
 
 # --- TOML ---------------------------------------------------------------------------------------------------

@@ -133,6 +133,11 @@ class DQNActor:
         self._layers = [(weights[f"weight{i}"], weights[f"bias{i}"]) for i in range(depth)]
         self._progress = float(weights["progress"])
 
+    @property
+    def annealing(self) -> bool:
+        """True until exploration has fallen to its final share."""
+        return self._progress < 1.0
+
     def start(self, slots: int) -> State:
         """No state."""
         return {}

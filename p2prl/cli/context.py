@@ -65,6 +65,7 @@ def node_name(name: str | None) -> str:
     """The name that people see: as given, or the machine's. Raises UsageError if mDNS could not carry it."""
     if name is None:
         return platform.node().partition(".")[0][:_NAME_BYTES] or "node"
-    if not name.strip() or not name.isprintable() or len(name.encode()) > _NAME_BYTES:
-        raise UsageError(f"--name wants 1 to {_NAME_BYTES} bytes of printable text, not {name!r}")
+    name = name.strip()
+    if not name or not name.isprintable() or len(name.encode()) > _NAME_BYTES:
+        raise UsageError(f"--name wants 1 to {_NAME_BYTES} bytes of printable text, not {name[:40]!r}")
     return name

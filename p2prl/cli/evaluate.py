@@ -38,7 +38,7 @@ def evaluate(
     json: Json = False,
     verbose_: Verbose = False,
 ) -> int:
-    """Play without exploring, with a run's newest weights, and tell the score."""
+    """Play without exploring, with a host's newest weights or a run's best ones, and tell the score."""
     from p2prl.cli.output import write_json, write_line
     from p2prl.nodes.evaluate import evaluate_target
 

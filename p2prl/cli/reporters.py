@@ -16,6 +16,7 @@ from p2prl.cli import output, shapes, view
 from p2prl.cli.screen import Screen, log_text
 from p2prl.core.messages import StatusReply
 from p2prl.nodes.report import HostStarted, HostStopped, Joined, Left, MemberStatus
+from p2prl.settings import has_checkpoint
 
 _PLAIN_INTERVAL_S = 5.0
 _MOST_HISTORY = 2000
@@ -49,17 +50,17 @@ class Reporter:
 # --- JSON lines --------------------------------------------------------------------------------------
 
 
-class _JsonLines(Reporter):
-    """Writes objects; a reader that goes away ends the command, as it does in any pipe."""
+class _Piped(Reporter):
+    """Writes to a pipe; a reader that goes away ends the command, as it does in any pipe."""
 
     def __init__(self, verbose: bool = False) -> None:
         super().__init__(verbose)
         self._lost = 0
 
-    def _write(self, value: dict[str, Any], last: bool = False) -> None:
+    def _put(self, write: Callable[[], None], last: bool = False) -> None:
         if not self._lost:
             try:
-                output.write_json(value)
+                write()
                 return
             except BrokenPipeError:
                 output.silence_stdout()
@@ -68,6 +69,13 @@ class _JsonLines(Reporter):
             # Not the first: after Ctrl-C on a pipeline the reader is gone before our own stop is under way,
             # and a second signal would mean "now".
             signal.raise_signal(signal.SIGINT)
+
+
+class _JsonLines(_Piped):
+    """Writes objects."""
+
+    def _write(self, value: dict[str, Any], last: bool = False) -> None:
+        self._put(lambda: output.write_json(value), last)
 
 
 class JsonHost(_JsonLines):
@@ -111,7 +119,7 @@ class JsonMember(_JsonLines):
 # --- plain lines -------------------------------------------------------------------------------------
 
 
-class _Plain(Reporter):
+class _Plain(_Piped):
     def __init__(self, verbose: bool = False, now: Clock = time.monotonic) -> None:
         super().__init__(verbose)
         self._now = now
@@ -123,6 +131,9 @@ class _Plain(Reporter):
         if due:
             self._told = self._now()
         return due
+
+    def _line(self, line: str, last: bool = False) -> None:
+        self._put(lambda: output.write_line(line), last)
 
 
 class PlainHost(_Plain):
@@ -137,7 +148,7 @@ class PlainHost(_Plain):
         """HostReporter.started."""
         self._info = info
         for line in (*started_lines(info), f"join with  {view.join_hint(info)}"):
-            output.write_line(line)
+            self._line(line)
 
     def status(self, status: StatusReply) -> None:
         """HostReporter.status; a warning is told when it is new."""
@@ -146,14 +157,14 @@ class PlainHost(_Plain):
                 self.log("warning", "host", warning)
         self._warnings = set(status.warnings)
         if self._due():
-            output.write_line(view.run_line(status))
+            self._line(view.run_line(status))
 
     def stopped(self, info: HostStopped) -> None:
         """HostReporter.stopped."""
         if info.last is not None:
-            output.write_line(view.run_line(info.last))
+            self._line(view.run_line(info.last), last=True)
         for line in stopped_lines(info, self._info):
-            output.write_line(line)
+            self._line(line, last=True)
 
 
 class PlainMember(_Plain):
@@ -165,18 +176,18 @@ class PlainMember(_Plain):
 
     def joined(self, info: Joined) -> None:
         """MemberReporter.joined."""
-        output.write_line(joined_line(info))
+        self._line(joined_line(info))
 
     def status(self, status: MemberStatus) -> None:
         """MemberReporter.status; a change of state is told at once."""
         state = (status.state, status.reason)
         if self._due() or state != self._state:
-            output.write_line(view.member_line(status))
+            self._line(view.member_line(status))
         self._state = state
 
     def left(self, info: Left) -> None:
         """MemberReporter.left."""
-        output.write_line(left_line(info))
+        self._line(left_line(info), last=True)
 
 
 # --- live views --------------------------------------------------------------------------------------
@@ -268,8 +279,9 @@ def started_lines(info: HostStarted) -> list[str]:
 
 def stopped_lines(info: HostStopped, started: HostStarted | None) -> list[str]:
     """Why it ended, and what to do next."""
-    lines = [f"stopped: {info.reason}" + (f" ({output.safe(info.text)})" if info.text else "")]
-    if started is not None:
+    detail = "" if info.reason in ("signal", "steps", "time") else info.text
+    lines = [f"stopped: {info.reason}" + (f" ({output.safe(detail)})" if detail else "")]
+    if started is not None and has_checkpoint(started.results):
         folder = shlex.quote(str(started.results))
         lines += [f"its score:  p2prl eval {folder}", f"to go on:   p2prl host --resume --results {folder}"]
     return lines

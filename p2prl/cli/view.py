@@ -91,7 +91,7 @@ def run_line(status: StatusReply) -> str:
         f"return {decimal(status.return_mean)} (of {status.return_episodes})",
         f"steps {count(status.steps)} ({count(status.steps_per_s)}/s)",
         f"updates {count(status.updates)}",
-        f"weights v{status.weights_version}, lag {decimal(status.lag_mean)}",
+        f"weights v{status.weights_version}, samples {decimal(status.lag_mean)} versions old",
         f"bundles {_books(status.bundles).plain}",
         f"nodes {_node_count(status.nodes)}",
         f"trainer {safe(status.trainer_state)}"
@@ -165,7 +165,9 @@ def _figures(status: StatusReply, width: int, history: Sequence[float]) -> list[
     lines = [
         score,
         _figure("steps", count(status.steps), f"{count(status.steps_per_s)}/s", episodes),
-        _figure("updates", count(status.updates), weights, f"lag {decimal(status.lag_mean)}"),
+        _figure(
+            "updates", count(status.updates), weights, f"samples {decimal(status.lag_mean)} versions old"
+        ),
         _figure("bundles", _books(status.bundles, width - _LABEL_WIDTH)),
         _figure("shards", _shards(status.shards)),
         _figure("trainer", _state(status.trainer_state), device, safe(status.trainer_reason)),

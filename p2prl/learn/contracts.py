@@ -88,7 +88,11 @@ class Update:
 
 
 class Actor(Protocol):
-    """The light half, on every player. It needs numpy alone."""
+    """The light half, on every player. It needs numpy alone.
+
+    An actor that explores more in the beginning than in the end may have an attribute `annealing`, True until then:
+    such episodes do not count as those of the least exploring slots (`return_mean`, `--stop-return`).
+    """
 
     def load(self, weights: Weights) -> None:
         """Take new weights; called between sessions, never inside one. The arrays are read-only."""

@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from p2prl.core.ladder import ladder_level
 from p2prl.core.schema import RESET, TERMINATED, TRUNCATED, SessionSchema
 from p2prl.core.spaces import EnvSpec, Leaf, Space, leaves
 from p2prl.errors import P2prlError
@@ -21,6 +22,8 @@ MakeEnv = Callable[[], "gym.Env[Any, Any]"]
 TakeFrame = Callable[[int, Array], None]
 
 _SLOTS_OF_EVALUATION = 16
+#: The level under which an episode of an annealing actor is counted: never the least exploring one's.
+ANNEALING_LEVEL = 0.999
 
 
 class EnvironmentFailed(P2prlError):
@@ -91,6 +94,8 @@ class Rollout:
         #: the rows put back when an episode begins; a copy, because actors may work in place
         self._start = {name: rows.copy() for name, rows in self._state.items()}
         self._over = [False] * slots
+        #: True where the episode began while the actor still explored more than it will in the end.
+        self._annealing = [annealing(actor)] * slots
         self._returns = [0.0] * slots
         self._lengths = [0] * slots
         self._envs: list[gym.Env[Any, Any]] = []
@@ -210,9 +215,18 @@ class Rollout:
         if flag == RESET:
             for name, rows in self._state.items():
                 rows[slot] = self._start[name][slot]
+            self._annealing[slot] = annealing(self._actor)
             return
-        episodes.append((self._returns[slot], self._lengths[slot], float(self.explore.level[slot])))
+        level = float(self.explore.level[slot])
+        if self._annealing[slot]:
+            level = max(level, ANNEALING_LEVEL)
+        episodes.append((self._returns[slot], self._lengths[slot], level))
         self._returns[slot], self._lengths[slot] = 0.0, 0
+
+
+def annealing(actor: Actor) -> bool:
+    """True while an actor explores more than it will in the end; actors without the attribute never do."""
+    return bool(getattr(actor, "annealing", False))
 
 
 def evaluate(
@@ -310,22 +324,6 @@ class _Lane:
     def _show(self) -> None:
         if self._frames is not None and self.episode is not None:
             self._frames(self.episode, np.asarray(self.env.render()))
-
-
-def ladder_level(index: int, rungs: int) -> float:
-    """The place of global slot `index` on a ladder: floor(rungs * v) / rungs, v van der Corput's number in base 2.
-
-    Each aligned block of `rungs` slots (a power of two) holds every rung once, and slot 0 explores least.
-
-    >>> [ladder_level(index, 4) for index in range(5)]
-    [0.0, 0.5, 0.25, 0.75, 0.0]
-    """
-    value, unit = 0.0, 0.5
-    while index:
-        value += unit * (index & 1)
-        index >>= 1
-        unit /= 2
-    return int(rungs * value) / rungs
 
 
 def slot_seed(seed: int, slot: int) -> int:

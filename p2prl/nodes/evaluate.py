@@ -162,6 +162,8 @@ def _from_folder(folder: Path) -> _Policy:
         chosen = checkpoint.require(run / "checkpoints", prefer_best=True)
     if not (run / EXPERIMENT_FILE).is_file():
         raise UsageError(f"{folder} is not a run's folder: it has no {EXPERIMENT_FILE}")
+    if chosen.meta.updates == 0:
+        raise P2prlError(f"{run.name} has learned nothing yet: its checkpoint is the untrained network")
     experiment = load_experiment(run / EXPERIMENT_FILE)
     return _Policy(
         source=f"{run.name}, checkpoint {chosen.path.name}",

@@ -111,7 +111,7 @@ def test_resume_takes_the_runs_own_experiment(tmp_path: Path) -> None:
             resumed_experiment(flags, tmp_path)
     with pytest.raises(UsageError, match="cannot change that"):
         resumed_experiment(ExperimentFlags(shards=saved.shards + 1), tmp_path)
-    with pytest.raises(UsageError, match="nothing to resume"):
+    with pytest.raises(UsageError, match="does not hold"):
         resumed_experiment(ExperimentFlags(experiment="chain"), tmp_path)
 
 

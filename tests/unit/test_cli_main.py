@@ -62,7 +62,7 @@ def command(*args: str) -> subprocess.CompletedProcess[str]:
         (["host", "--device", "cudda"], "did you mean cuda?"),
         (["host", "cartpol"], "did you mean cartpole"),
         (["host", "no/such.toml"], "cannot read"),
-        (["host", "--resume", "--results", "no-such-folder"], "nothing to resume"),
+        (["host", "--resume", "--results", "no-such-folder"], "does not hold"),
         (["join", "a", "b"], "b"),
         (["join", "--players", "0"], "--players"),
         (["join", "--wait", "-1"], "--wait"),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import re
 import threading
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from p2prl.cli.reporters import LiveHost, LiveMember
+from p2prl.cli.reporters import LiveHost, LiveMember, stopped_lines
 from p2prl.cli.screen import Screen
 from p2prl.nodes.report import HostStopped
 from tests.unit import cli_samples as samples
@@ -90,7 +92,7 @@ def test_log_lines_stand_above_the_view_and_the_view_is_there_once() -> None:
     assert "1,004" in text[text.index(lines[title]) :]
     assert "1,003" not in text
     assert "stopped: signal" in text
-    assert "p2prl host --resume --results results/cartpole-1129" in text
+    assert "p2prl host --resume" not in text, "there is no checkpoint"
 
 
 def test_it_redraws_at_most_twice_a_second_however_much_is_told() -> None:
@@ -173,3 +175,14 @@ def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
     view.close()
     codes = re.findall(r"\x1b\[([\d;]*)m", written(console))
     assert not [code for code in codes if re.search(r"\b(3[0-8]|4[0-8]|9[0-7])\b", code)]
+
+
+def test_what_to_do_next_is_said_where_there_is_something_to_go_on_with(tmp_path: Path) -> None:
+    done = tmp_path / "my run" / "checkpoints" / "0000000001-v1" / "DONE"
+    done.parent.mkdir(parents=True)
+    done.touch()
+    started = replace(samples.STARTED, results=tmp_path / "my run")
+    lines = stopped_lines(HostStopped("return", "mean return 500.0", None), started)
+    assert lines[0] == "stopped: return (mean return 500.0)"
+    assert lines[1].endswith(f"p2prl eval '{tmp_path}/my run'")
+    assert lines[2].endswith(f"p2prl host --resume --results '{tmp_path}/my run'")

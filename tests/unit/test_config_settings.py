@@ -209,7 +209,12 @@ def test_resume_means_the_run_that_was_started_last(tmp_path: Path) -> None:
     assert latest_run(tmp_path) == tmp_path / "new"
     assert latest_run(tmp_path, "b") == tmp_path / "other"
     assert latest_run(tmp_path / "old") == tmp_path / "old"
-    with pytest.raises(UsageError, match=r"nothing to resume.*'c'"):
+    # The newest failed at once, and left nothing to evaluate or to go on with.
+    done = tmp_path / "old" / "checkpoints" / "0000000001-v1" / "DONE"
+    done.parent.mkdir(parents=True)
+    done.touch()
+    assert latest_run(tmp_path) == tmp_path / "old"
+    with pytest.raises(UsageError, match=r"does not hold a run of 'c'"):
         latest_run(tmp_path, "c")
-    with pytest.raises(UsageError, match="nothing to resume"):
+    with pytest.raises(UsageError, match="does not hold"):
         latest_run(tmp_path / "missing")

@@ -110,7 +110,6 @@ def test_an_unknown_environment_names_the_nearest(installed: Path, asked: str, n
     ("env_id", "package"),
     [
         ("ALE/Breakout-v5", "ale-py"),
-        ("no_such_package_here:World-v0", "no_such_package_here"),
         ("LunarLander-v3", "box2d"),
     ],
 )
@@ -119,6 +118,26 @@ def test_a_missing_package_is_named_with_its_pip_command(env_id: str, package: s
         registry.make_env_factory(env_id, {})()
     assert package in caught.value.package
     assert f'pip install "{caught.value.package}"' in str(caught.value)
+
+
+def test_nobody_is_told_to_install_a_guessed_name_from_the_internet() -> None:
+    with pytest.raises(MissingPackage, match="no Python module no_such_package_here here") as caught:
+        registry.make_env_factory("no_such_package_here:World-v0", {})
+    assert "pip install" not in str(caught.value)
+    with pytest.raises(UsageError, match="is no Python module"):
+        registry.make_env_factory("./my-file.py:World-v0", {})
+
+
+def test_an_environment_beside_us_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tinybots_beside.py").write_text(
+        "import gymnasium\nfrom p2prl_envs.chain import make_chain\n"
+        "gymnasium.register('Beside-v0', entry_point=lambda **kw: make_chain())\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    env = registry.make_env_factory("tinybots_beside:Beside-v0", {})()
+    assert env.observation_space is not None
+    env.close()
 
 
 def test_what_the_host_has_is_named_to_a_joiner_that_lacks_it() -> None:

@@ -14,7 +14,7 @@ from p2prl.core.schema import RESET, TERMINATED, TRUNCATED
 from p2prl.core.spaces import EnvSpec
 from p2prl.errors import P2prlError
 from p2prl.learn.contracts import Array, Explore, Field
-from p2prl.learn.rollout import EnvironmentFailed, Rollout, evaluate, ladder_level, slot_seed
+from p2prl.learn.rollout import ANNEALING_LEVEL, EnvironmentFailed, Rollout, evaluate, ladder_level, slot_seed
 from p2prl.learn.spaces import env_spec, session_schema
 
 Make = Callable[[], gym.Env[Any, Any]]
@@ -22,6 +22,8 @@ Make = Callable[[], gym.Env[Any, Any]]
 
 class Scripted:
     """Acts by a rule of (explore, slots); counts its own ticks per episode in the state, and stores the count."""
+
+    annealing = False
 
     def __init__(self, rule: Callable[[Explore | None, int], Array]) -> None:
         self.rule = rule
@@ -296,3 +298,17 @@ def test_evaluate_hands_out_every_frame() -> None:
     )
     assert results == [(1.0, 3), (1.0, 3)]
     assert seen == [(e, (32, 128, 3)) for e in (0, 1) for _ in range(4)]
+
+
+def test_episodes_of_an_annealing_actor_do_not_count_as_least_exploring() -> None:
+    """A run must not stop at a return that near-random play earned while exploration was still falling."""
+    spec = env_spec(make_chain(length=3), "chain")
+    schema = session_schema(spec, {"count": Field("int32")}, 6)
+    actor = Scripted(right)
+    actor.annealing = True
+    rollout = Rollout(lambda: make_chain(length=3), spec, schema, actor, slots=2, ladder=1, rank=0, seed=1)
+    assert {level for _, _, level in rollout.collect().episodes} == {ANNEALING_LEVEL}
+    actor.annealing = False
+    rollout.collect()  # the episode that spans the change began while it annealed
+    assert {level for _, _, level in rollout.collect().episodes} == {0.0}
+    rollout.close()
