@@ -14,7 +14,9 @@ from p2prl.core.messages import Books, Heartbeat, Hello, PlayerReport
 from p2prl.errors import RemoteProtocolError
 
 #: Players of one node.
-MAX_PLAYERS = 1024
+MAX_PLAYERS = 256
+#: Environments of one player; wire/bundle.py takes no more in a bundle.
+MAX_SLOTS = 1024
 #: Of one boot: steps, episodes, bundles. 65,000 nodes that all claim it still add up to less than 2**64.
 MAX_COUNT = 1 << 44
 MAX_RANK = 1 << 32
@@ -35,6 +37,8 @@ def checked_hello(hello: Hello) -> Hello:
     _check_id(hello.boot_id)
     if not 0 <= hello.players <= MAX_PLAYERS:
         raise RemoteProtocolError("malformed", f"{hello.players} players in one node")
+    if not 0 <= hello.slots <= MAX_SLOTS:
+        raise RemoteProtocolError("malformed", f"{hello.slots} environments in one player")
     ranks = {seat.rank for seat in hello.seats}
     possible = all(0 <= seat.rank < MAX_RANK and 0 <= seat.seed < MAX_SEED for seat in hello.seats)
     return msgspec.structs.replace(

@@ -6,6 +6,8 @@ what it still had pending and never delivered died with it, and is counted as dr
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 import msgspec
 
 from p2prl.core.messages import Books
@@ -15,6 +17,10 @@ DIED = "member died"
 LEFT = "member left"
 #: No honest node comes near it; with it, the sum over 65,000 nodes still fits into 64 bits.
 _MAX_TOTAL = 1 << 48
+#: Of the ledger that many nodes were folded into; with it, all others still fit into 64 bits.
+_MAX_FOLDED = 1 << 62
+#: Nodes that are gone but remembered one by one.
+MAX_REMEMBERED = 1000
 
 
 class Ledger(msgspec.Struct):
@@ -59,6 +65,11 @@ class Ledger(msgspec.Struct):
         return merged((self.closed, self.current))
 
     @property
+    def gave(self) -> bool:
+        """False if nothing would be lost with it: no bundle, and no step that was reported."""
+        return bool(self.total().produced or self.receipts or self.total_steps)
+
+    @property
     def total_steps(self) -> int:
         """Environment steps of all boots."""
         return self.closed_steps + self.steps
@@ -90,3 +101,29 @@ class Ledger(msgspec.Struct):
         self.closed_steps = min(_MAX_TOTAL, self.closed_steps + self.steps)
         self.closed_episodes = min(_MAX_TOTAL, self.closed_episodes + self.episodes)
         self.current, self.receipts, self.steps, self.episodes, self.boot_id = Books(), 0, 0, 0, ""
+
+    def fold(self, other: Ledger) -> None:
+        """Take over another node's totals: it will not be told apart any more. `other` is used up."""
+        other.close()
+        if self.closed.produced + other.closed.produced <= _MAX_FOLDED:
+            self.closed = merged((self.closed, other.closed))
+        self.closed_steps = min(_MAX_FOLDED, self.closed_steps + other.closed_steps)
+        self.closed_episodes = min(_MAX_FOLDED, self.closed_episodes + other.closed_episodes)
+
+
+def fold_oldest(
+    ledgers: dict[str, Ledger], others: Ledger, live: Container[str], keep: int = MAX_REMEMBERED
+) -> list[str]:
+    """Fold all but the last `keep` ledgers of nodes that are not `live` into `others`; returns their keys.
+
+    The run's totals stay what they were. Only a node that was cut off all the while, and comes back under the same boot
+    id after `keep` others went, counts twice.
+
+    Args:
+        ledgers: by node key, in the order in which the nodes went.
+    """
+    gone = [key for key in ledgers if key not in live]
+    folded = gone[: max(0, len(gone) - keep)]
+    for key in folded:
+        others.fold(ledgers.pop(key))
+    return folded

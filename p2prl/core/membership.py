@@ -6,7 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from p2prl.core.ladder import has_lowest
 from p2prl.core.messages import Seat
+
+#: Members at a time; each costs memory here and a row in every status.
+MAX_MEMBERS = 1000
 
 State = Literal["starting", "working", "stalled", "paused", "gone"]
 Event = Literal["hello", "progress", "no_progress", "pause", "silent", "goodbye"]
@@ -44,6 +48,9 @@ class Member:
         heard: when it last said anything.
         progressed: when its steps last grew, or its state last changed.
         reason: why it is not working, for people.
+        slots: environments of each of its players.
+        leads: one of its slots explores least.
+        moved: it was given new seats, and was not seen in them yet.
     """
 
     key: str
@@ -56,6 +63,9 @@ class Member:
     reason: str = ""
     steps: int = 0
     seats: list[Seat] = field(default_factory=list)
+    slots: int = 1
+    leads: bool = False
+    moved: bool = False
 
     def apply(self, event: Event, now: float, reason: str = "") -> bool:
         """Move along the table; True if the state changed."""
@@ -75,21 +85,42 @@ class Roster:
         silent_after_s: a member not heard for this long is gone.
         stall_after_s: a member without a step for this long is stalled.
         next_seed: the first seed to give; a restarted broker goes on from where it was.
+        rungs: of the run's exploration ladder.
+        reseat_after_s: nobody may have been without the ladder's lowest rung for longer, see `reseated`.
     """
 
-    def __init__(self, silent_after_s: float = 15.0, stall_after_s: float = 10.0, next_seed: int = 0) -> None:
+    def __init__(
+        self,
+        silent_after_s: float = 15.0,
+        stall_after_s: float = 10.0,
+        next_seed: int = 0,
+        rungs: int = 1,
+        reseat_after_s: float = 2.0,
+    ) -> None:
         self.silent_after_s = silent_after_s
         self.stall_after_s = stall_after_s
         self.next_seed = next_seed
         self.members: dict[str, Member] = {}
+        self._rungs = rungs
+        self._reseat_after_s = reseat_after_s
+        #: Since when no live member has a slot on the lowest rung.
+        self._unled_since: float | None = None
 
     def hello(
-        self, key: str, name: str, boot_id: str, players: int, held: Sequence[Seat], now: float
+        self,
+        key: str,
+        name: str,
+        boot_id: str,
+        players: int,
+        held: Sequence[Seat],
+        now: float,
+        slots: int = 1,
     ) -> Member:
         """A member said Hello: a newcomer, one that restarted (new boot id), or one that reconnects.
 
         Args:
             held: the seats that it already has, from before this broker started.
+            slots: environments of each of its players.
         """
         old = self.members.get(key)
         if old is not None and old.boot_id == boot_id and len(old.seats) == players:
@@ -99,9 +130,9 @@ class Roster:
             return old
         if old is not None:
             old.seats = []
-        member = Member(key, name, boot_id, players, heard=now, progressed=now)
+        member = Member(key, name, boot_id, players, heard=now, progressed=now, slots=slots)
         self.members[key] = member
-        member.seats = self._seats(players, held)
+        self._seat(member, held)
         return member
 
     def heartbeat(self, key: str, boot_id: str, steps: int, paused: str, now: float) -> Member | None:
@@ -148,6 +179,34 @@ class Roster:
                     changed.append(member)
         return changed
 
+    def reseated(self, now: float) -> Member | None:
+        """Time passed. The member that was given new seats, if it was needed.
+
+        Only slots on the ladder's lowest rung count for the mean return. When those who had one are gone, the live
+        member with the highest rank gets the lowest free ranks (and new seeds): rank 0 is free then, or there was no
+        need.
+        """
+        seated = [member for member in self.live() if member.seats]
+        if not seated or any(member.leads for member in seated):
+            self._unled_since = None
+            return None
+        if self._unled_since is None:
+            self._unled_since = now
+        if now - self._unled_since <= self._reseat_after_s:
+            return None
+        self._unled_since = None
+        member = max(seated, key=lambda one: max(seat.rank for seat in one.seats))
+        member.seats = []
+        self._seat(member, ())
+        member.moved = True
+        return member
+
+    def forget(self, key: str) -> None:
+        """Keep nothing of a member that is gone."""
+        member = self.members.get(key)
+        if member is not None and member.state == "gone":
+            del self.members[key]
+
     def live(self) -> list[Member]:
         """Members that are not gone."""
         return [member for member in self.members.values() if member.state != "gone"]
@@ -158,6 +217,10 @@ class Roster:
             return None
         member.seats = []
         return member
+
+    def _seat(self, member: Member, held: Sequence[Seat]) -> None:
+        member.seats = self._seats(member.players, held)
+        member.leads = any(has_lowest(seat.rank, member.slots, self._rungs) for seat in member.seats)
 
     def _seats(self, players: int, held: Sequence[Seat]) -> list[Seat]:
         taken = {seat.rank for member in self.members.values() for seat in member.seats}

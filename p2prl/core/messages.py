@@ -35,6 +35,7 @@ REFUSALS = (
     "unknown_node",  # the sender was not welcomed
     "protocol",  # the sender speaks another protocol number
     "rate_limited",  # more enrolments at once than anybody needs
+    "full",  # one member more than a host takes
 )
 
 
@@ -73,7 +74,7 @@ class EnrolCard(Message, frozen=True, kw_only=True, tag="enrol_card"):
 
 
 class Refusal(Message, frozen=True, kw_only=True, tag="refusal"):
-    """host -> anyone: no, and why. `reason` is one of `protocol`, `not_admitted`, `malformed`, `not_permitted`."""
+    """host -> anyone: no, and why; the answer to an EnrolAsk or a Hello. `reason` is `protocol` or `full`."""
 
     reason: str
     text: str
@@ -109,7 +110,7 @@ class Books(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlayerReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One player in its member's heartbeat. `state` is starting, working, paused or failed.
+    """One player in its member's heartbeat. `state` is starting or working.
 
     Attributes:
         restarts: how often it was started again.
@@ -139,6 +140,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
         seed: the experiment's.
         schema: of every session of the run.
         envs: slots of a player that does not say otherwise.
+        env: the environment's spaces and limits (core/spaces.py).
         env_args, agent_settings: plain values; nothing executable.
         env_package, agent_package: the distributions that provide them on the host, as `name==version`; may be empty.
         env_hash, agent_hash: hashes of their source on the host.
@@ -185,6 +187,7 @@ class WeightsHeader(Message, frozen=True, kw_only=True, tag="weights"):
     """Names a set of weights; the payload follows in a frame of its own (wire/weights.py).
 
     Attributes:
+        version: of these weights; grows with each publication and never goes back within a run.
         codec: names the payload's format, `lz4-named`.
         size_bytes: the payload's length.
     """
@@ -205,6 +208,7 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
     Attributes:
         role: what the sender is; `shard` and `trainer` need the host's own keys.
         seats: those that it has already, from before the broker restarted.
+        slots: environments of each of its players; 0 for as many as the run says.
     """
 
     protocol: int
@@ -216,10 +220,9 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
     shard: ShardAddress | None = None
     weights_version: int = -1
     system: str = ""
-    env_hash: str = ""
-    agent_hash: str = ""
     own: bool = False
     seats: list[Seat] = []
+    slots: int = 0
 
 
 class Heartbeat(Message, frozen=True, kw_only=True, tag="heartbeat"):
@@ -269,8 +272,11 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 class ShardReceipts(Message, frozen=True, kw_only=True, tag="shard_receipts"):
     """shard -> broker: what became of one node's bundles; the broker passes it on as Receipts.
 
+    What does not fit into one message comes in several, the verdicts last.
+
     Attributes:
         episodes: as in BundleHeader, of what was stored now.
+        steps_total, inserted_ticks: as in ShardReport; totals, so that repeating them does no harm.
     """
 
     shard: int
@@ -306,21 +312,15 @@ class ShardReport(Message, frozen=True, kw_only=True, tag="shard_report"):
     warnings: list[str] = []
 
 
-class Publish(Message, frozen=True, kw_only=True, tag="publish"):
-    """trainer -> broker: broadcast these weights. Two more frames: a WeightsHeader and the payload."""
-
-    version: int
-
-
 class TrainerReport(Message, frozen=True, kw_only=True, tag="trainer_report"):
-    """trainer -> broker: progress; `insert_ceiling` is how far shards' inserted ticks may go, None for no limit.
+    """trainer -> broker, each 0.05 s: progress.
 
     Attributes:
         sampled: samples taken so far (queue: ticks).
         insert_ceiling: how far the shards' inserted ticks may go; null for no limit.
     """
 
-    state: Literal["starting", "waiting", "training", "failed"]
+    state: Literal["starting", "waiting", "training"]
     reason: str = ""
     updates: int = 0
     sampled: int = 0
@@ -363,10 +363,11 @@ class Rename(Message, frozen=True, kw_only=True, tag="rename"):
 class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
     """The answer to Hello. Current weights, if any, follow: a WeightsHeader frame and the payload frame.
 
+    A member that must move gets another one, with new seats: its players start again in those.
+
     Attributes:
         run: everything that all nodes agree on.
         weights_port: where the XPUB listens.
-        heartbeat_s: how often to send a Heartbeat.
         seats: one per player, for members.
         silent_after_s: how long either side may be silent before it is taken for gone.
         grant_ticks: as in Receipts.
@@ -381,7 +382,6 @@ class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
     weights_version: int
     weights_port: int
     seats: list[Seat] = []
-    heartbeat_s: float = 1.0
     silent_after_s: float = 15.0
     grant_ticks: int | None = None
     warnings: list[str] = []
@@ -508,7 +508,9 @@ class StatusReply(Message, frozen=True, kw_only=True, tag="status_reply"):
     Attributes:
         run_name: the name of its folder.
         uptime_s: since this broker started.
-        nodes: one row per key that ever took part.
+        bundles: the run's books: the sum of the nodes'.
+        nodes: one row per key that is here, gave something or told of a fault; `others` stands for those that went
+            longest ago.
         refused_frames: frames refused at control and enrol, by reason.
         members_waiting: true if nobody plays.
         stopping: why the run ends, or empty.
@@ -637,6 +639,7 @@ class PlayerBundle(Message, frozen=True, kw_only=True, tag="player_bundle"):
 
     Attributes:
         ticks: T x B, what the bundle counts for in grants.
+        version: of the weights that played all of it.
         warning: one line for people, once.
     """
 
@@ -650,7 +653,11 @@ class PlayerBundle(Message, frozen=True, kw_only=True, tag="player_bundle"):
 
 
 class PlayerDropped(Message, frozen=True, kw_only=True, tag="player_dropped"):
-    """player -> member: so many bundles, with so many steps and episodes, were dropped: the window was full."""
+    """player -> member: so many bundles, with so many steps and episodes, were dropped: the window was full.
+
+    Attributes:
+        bundles: how many.
+    """
 
     rank: int
     bundles: int
@@ -658,7 +665,7 @@ class PlayerDropped(Message, frozen=True, kw_only=True, tag="player_dropped"):
     episodes: int
 
 
-FailureKind = Literal["missing_package", "environment", "agent", "schema"]
+FailureKind = Literal["missing_package", "environment", "agent", "schema", "player"]
 
 
 class PlayerFailed(Message, frozen=True, kw_only=True, tag="player_failed"):
@@ -689,7 +696,6 @@ ToBroker = (
     | Goodbye
     | ShardReceipts
     | ShardReport
-    | Publish
     | TrainerReport
     | WeightsAsk
     | StatusAsk

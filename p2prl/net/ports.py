@@ -1,4 +1,4 @@
-"""Finds a free block of TCP ports for a host: base, base+1, base+2, base+80 and two for each shard."""
+"""Finds a free block of TCP ports for a host: base to base+3, base+80 and two for each shard."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def block_ports(base: int, shards: int) -> list[int]:
     """The ports of a host whose block begins at `base` (docs/protocol.md has the table).
 
     >>> block_ports(47800, 1)
-    [47800, 47801, 47802, 47810, 47811, 47880]
+    [47800, 47801, 47802, 47803, 47810, 47811, 47880]
     """
     sharded = [base + 10 + offset for offset in range(2 * shards)]
-    return [base, base + 1, base + 2, *sharded, base + 80]
+    return [base, base + 1, base + 2, base + 3, *sharded, base + 80]
 
 
 def free_block(

@@ -143,6 +143,8 @@ class Network:
         self._context = zmq.Context()
         self._sockets: list[Socket] = []
         self._admits = admits or (lambda key: True)
+        #: Who may connect, by ZAP domain; each server has its own.
+        self._domains: dict[bytes, Callable[[str], bool]] = {}
         if loop is not None:
             # Bound before any server: libzmq asks nobody, and admits all, as long as no handler is there.
             self._zap = self._make("router", Limits())
@@ -150,9 +152,17 @@ class Network:
             loop.on_readable(self._zap, self._answer_zap)
 
     def server(
-        self, kind: Kind, endpoints: Sequence[str], keys: KeyPair | None, limits: Limits = Limits()
+        self,
+        kind: Kind,
+        endpoints: Sequence[str],
+        keys: KeyPair | None,
+        limits: Limits = Limits(),
+        admits: Callable[[str], bool] | None = None,
     ) -> Socket:
         """A listening socket. `keys` None means without CURVE (enrol, and ipc inside one machine).
+
+        Args:
+            admits: says whether a peer with this key may connect here; by default whoever may connect anywhere.
 
         Raises:
             PortTaken: naming the endpoint.
@@ -162,7 +172,9 @@ class Network:
             socket.raw.curve_secretkey = keys.secret.encode()
             socket.raw.curve_publickey = keys.public.encode()
             socket.raw.curve_server = True
-            socket.raw.zap_domain = b"p2prl"
+            domain = b"p2prl-%d" % len(self._domains)
+            self._domains[domain] = admits or self._admits
+            socket.raw.zap_domain = domain
         for endpoint in endpoints:
             self._bind(socket, endpoint)
         return socket
@@ -232,6 +244,7 @@ class Network:
             ok, user = False, b""
             if frames[6] == b"CURVE" and len(frames) == 8 and len(frames[7]) == 32:
                 user = z85.encode(frames[7])
-                ok = self._admits(user.decode())
+                admits = self._domains.get(frames[3])
+                ok = admits is not None and admits(user.decode())
             status, text = (b"200", b"OK") if ok else (b"400", b"not admitted")
             self._zap.send([b"", b"1.0", frames[2], status, text, user if ok else b"", b""], request.peer)

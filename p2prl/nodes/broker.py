@@ -12,47 +12,41 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from p2prl import __version__
 from p2prl.core import messages as m
-from p2prl.core.bounds import check_books, checked_heartbeat, checked_hello, line
+from p2prl.core.bounds import checked_heartbeat, checked_hello
 from p2prl.core.episodes import EpisodeStats
 from p2prl.core.gate import share_out
-from p2prl.core.ledger import LEFT, Ledger
-from p2prl.core.membership import Roster
+from p2prl.core.membership import Member, Roster
 from p2prl.errors import RemoteProtocolError
 from p2prl.net.loop import Loop
 from p2prl.net.sockets import Limits, Network, Received
 from p2prl.nodes import broker_file
-from p2prl.nodes.doorkeeper import Doorkeeper, protocol_refusal, warn_about_protocol
+from p2prl.nodes.doorkeeper import Doorkeeper, full_refusal, protocol_refusal, warn_about_protocol
+from p2prl.nodes.member_desk import MemberDesk
 from p2prl.nodes.process import emit, run_child
 from p2prl.nodes.shard_desk import ShardDesk
-from p2prl.nodes.status import StatusView, build_status
-from p2prl.nodes.wiring import BrokerConfig
+from p2prl.nodes.status import StatusView, bounded_status, build_status
+from p2prl.nodes.wiring import BrokerConfig, publish_port
 from p2prl.wire import frames
 
 log = logging.getLogger("p2prl")
 
-#: The trainer's Publish carries a whole network; everything else on control is small (wire/frames.py bounds it).
-_CONTROL_LIMITS = Limits(message_bytes=512_000_000, send_messages=200, receive_messages=1000)
+#: wire/frames.py refuses what is too large by its length; far beyond that, ZeroMQ ends the connection.
+_CONTROL_LIMITS = Limits(
+    message_bytes=frames.MAX_TO_BROKER_BYTES + 64 * 1024, send_messages=200, receive_messages=1000
+)
+#: Only the trainer gets through to this socket: a message there is a whole network.
+_PUBLISH_LIMITS = Limits(message_bytes=512_000_000, receive_messages=2)
 #: A slow subscriber misses versions instead of filling our memory; it pulls what it missed.
 _WEIGHTS_LIMITS = Limits(message_bytes=1_000, send_messages=3, receive_messages=100)
 _PER_TURN = 500
-
-
-class Peer(msgspec.Struct):
-    """One key's connection, and what is only shown."""
-
-    route: bytes
-    address: str
-    hello: m.Hello
-    report: m.Heartbeat | None = None
-    grant: int | None = None
-    #: Versions behind when it last reported: against now, an old report would seem further behind than its node is.
-    lag: int = 0
-    stats: EpisodeStats = msgspec.field(default_factory=EpisodeStats)
-    faults: list[str] = []
+#: Between two writes of broker.json because of a Hello.
+_SAVE_S = 0.1
+#: Seeds that the file counts as given before they are, so that not each seat has to be written before it is told.
+_SPARE_SEEDS = 4096
+#: From a broker's start on: its members had time to come back to it.
+_SETTLED_S = 60.0
 
 
 class Broker:
@@ -67,10 +61,10 @@ class Broker:
         self.folder = Path(config.folder)
         self.saved = broker_file.load(self.folder)
         self.saved.term += 1
-        self.roster = Roster(next_seed=self.saved.next_seed)
+        self.roster = Roster(next_seed=self.saved.next_seed, rungs=self.run.ladder)
+        self.members = MemberDesk(self.roster, self.saved, config.max_members)
         self.episodes = EpisodeStats()
         self.episodes.load(self.saved.episodes)
-        self.peers: dict[str, Peer] = {}
         self.desk = ShardDesk(self.saved.shard_steps)
         self.trainer_route = b""
         self.trainer = m.TrainerReport(state="starting", reason="the trainer is starting")
@@ -79,11 +73,11 @@ class Broker:
         self.trainer_greeted = False
         self.weights: tuple[bytes, bytes] | None = None
         self.refused: Counter[str] = Counter()
-        self.refused_by_key: dict[str, Counter[str]] = {}
         self.stopping = ""
         self.started = loop.now()
         self._steps_at = (loop.now(), self.desk.steps)
         self.steps_per_s = 0.0
+        self._saved_at, self._unsaved = -1e9, False
         self.save()
         self._listen()
 
@@ -99,11 +93,16 @@ class Broker:
 
         self.control = self.network.server("router", at(base), keys, _CONTROL_LIMITS)
         self.publisher = self.network.server("xpub", at(base + 2), keys, _WEIGHTS_LIMITS)
+        self.publishing = self.network.server(
+            "pull", at(publish_port(base)), keys, _PUBLISH_LIMITS, self._may_publish
+        )
         self.loop.on_readable(self.control, self._on_control)
+        self.loop.on_readable(self.publishing, self._on_publishing)
         Doorkeeper(self.loop, self.network, at(base + 1), self._card, lambda reason: self._refuse("", reason))
         self.loop.on_readable(self.publisher, self._on_subscription)
         self.loop.every(1.0, self._each_second)
         self.loop.every(0.25, self._watch)
+        self.loop.every(_SAVE_S, self._save_if_needed)
         self._handlers: dict[type, Callable[[Received, Any], None]] = {
             m.Hello: self._hello,
             m.Heartbeat: self._heartbeat,
@@ -111,7 +110,6 @@ class Broker:
             m.Goodbye: self._goodbye,
             m.ShardReceipts: self._shard_receipts,
             m.ShardReport: self._shard_report,
-            m.Publish: self._publish,
             m.TrainerReport: self._trainer_report,
             m.WeightsAsk: self._weights_ask,
             m.StatusAsk: self._status_ask,
@@ -121,9 +119,21 @@ class Broker:
 
     def save(self) -> None:
         """Write what must not be forgotten."""
-        self.saved.next_seed = self.roster.next_seed
+        self._saved_at, self._unsaved = self.loop.now(), False
+        self.saved.next_seed = self.roster.next_seed + _SPARE_SEEDS
         self.saved.episodes = self.episodes.save()
         broker_file.save(self.folder, self.saved)
+
+    def _save_soon(self) -> None:
+        """Write it now, or together with what follows at once; but no seed is told that the file does not count."""
+        self._unsaved = True
+        if self.roster.next_seed > self.saved.next_seed:
+            self.save()
+        self._save_if_needed()
+
+    def _save_if_needed(self) -> None:
+        if self._unsaved and self.loop.now() - self._saved_at >= _SAVE_S:
+            self.save()
 
     # --- reading
 
@@ -180,23 +190,26 @@ class Broker:
 
     def _hello_member(self, received: Received, hello: m.Hello) -> None:
         key, now = received.user, self.loop.now()
-        known = self.peers.get(key)
-        again = known is not None and known.hello.boot_id == hello.boot_id
-        member = self.roster.hello(key, hello.name, hello.boot_id, hello.players, hello.seats, now)
-        self._ledger(key).booted(hello.boot_id)
-        self.saved.names[key] = hello.name
-        stats = known.stats if known else EpisodeStats()
-        peer = Peer(received.peer, received.address, hello, stats=stats)
-        self.peers[key] = peer
+        if self.members.full(key):
+            self._refuse(key, "full")
+            self._answer(received, full_refusal(self.config.max_members))
+            return
+        slots = hello.slots or self.run.envs
+        member = self.members.hello(key, hello, slots, received.peer, received.address, now)
+        peer = self.members.peers[key]
         peer.grant = self._grant()
-        self.save()
-        if not again:
-            log.info("%s joined from %s with %d players", hello.name, received.address, hello.players)
+        self._save_soon()
         welcome = self._welcome(member.seats, peer.grant, self._differences(hello))
         parts: list[bytes] = [frames.encode(welcome)]
         if self.weights is not None and hello.weights_version < self.saved.weights_version:
             parts += self.weights
         self.control.send(parts, received.peer)
+
+    def _reseat(self, member: Member) -> None:
+        """Tell a member its new seats."""
+        peer = self.members.peers[member.key]
+        self._save_soon()
+        self.control.send([frames.encode(self._welcome(member.seats, peer.grant))], peer.route)
 
     def _welcome(
         self, seats: list[m.Seat], grant: int | None, warnings: list[str] | None = None
@@ -222,52 +235,25 @@ class Broker:
         return texts
 
     def _heartbeat(self, received: Received, beat: m.Heartbeat) -> None:
+        key, version = received.user, self.saved.weights_version
         beat = checked_heartbeat(beat)
-        key, now = received.user, self.loop.now()
-        paused = beat.reason if beat.state == "paused" else ""
-        member = self.roster.heartbeat(key, beat.boot_id, beat.steps, paused, now)
-        peer = self.peers.get(key)
-        if member is None or peer is None:
+        peer = self.members.heartbeat(key, beat, received.peer, received.address, version, self.loop.now())
+        if peer is None:
             self._answer(received, m.HelloAgain(term=self.saved.term))
             return
-        if member.state in ("starting", "stalled") and beat.reason:
-            member.reason = beat.reason
-        elif member.state == "working":
-            member.reason = ""
-        peer.route, peer.address, peer.report = received.peer, received.address, beat
-        self._ledger(key).reported(beat.boot_id, beat.books, beat.steps, beat.episodes)
         peer.grant = self._grant()
-        version = self.saved.weights_version
-        peer.lag = max(0, version - beat.weights_version) if beat.weights_version >= 0 else 0
         ack = m.HeartbeatAck(term=self.saved.term, weights_version=version, grant_ticks=peer.grant)
         self._answer(received, ack)
+        misplaced = self.members.misplaced(key)
+        if misplaced is not None:  # the new seats may have been lost with a connection
+            self._reseat(misplaced)
 
     def _fault(self, received: Received, fault: m.Fault) -> None:
-        peer = self.peers.get(received.user)
-        if peer is None:
-            raise RemoteProtocolError("unknown_node")
-        text = f"{fault.kind.replace('_', ' ')}: {line(fault.text)}"
-        if text not in peer.faults:
-            peer.faults = [*peer.faults[-4:], text]
-            log.warning("%s: %s", peer.hello.name, text)
+        self.members.fault(received.user, fault)
 
     def _goodbye(self, received: Received, goodbye: m.Goodbye) -> None:
-        key = received.user
-        peer = self.peers.get(key)
-        if peer is None or peer.route != received.peer:
-            return  # a client's, or the end of a connection that a newer one replaced
-        if goodbye.books is not None and peer.report is not None:
-            check_books(goodbye.books)
-            last = peer.report
-            self._ledger(key).reported(last.boot_id, goodbye.books, last.steps, last.episodes)
-        self._ledger(key).close(LEFT)
-        reason = line(goodbye.reason)
-        if self.roster.goodbye(key, reason, self.loop.now()) is not None:
-            log.info("%s left: %s", peer.hello.name, reason or "no reason given")
+        self.members.goodbye(received.user, goodbye, received.peer, self.loop.now())
         self._regrant()
-
-    def _ledger(self, key: str) -> Ledger:
-        return self.saved.ledgers.setdefault(key, Ledger())
 
     # --- shards
 
@@ -284,14 +270,9 @@ class Broker:
         index = receipts.shard
         self.desk.counted(index, receipts.steps_total, receipts.inserted_ticks)
         self.episodes.ended(receipts.episodes)
-        stored = sum(verdict.status == "stored" for verdict in receipts.verdicts)
-        self._ledger(receipts.node).stored(receipts.boot_id, stored)
-        peer = self.peers.get(receipts.node)
-        if peer is None or peer.hello.boot_id != receipts.boot_id:
-            return  # nobody waits for these any more; a restarted broker's members send again
-        peer.stats.ended(receipts.episodes)
-        if stored:
-            self.roster.played(receipts.node, self.loop.now())
+        peer = self.members.receipts(receipts, self.loop.now())
+        if peer is None or not receipts.verdicts:
+            return  # nobody waits for these; a restarted broker's members send again
         peer.grant = self._grant()
         message = m.Receipts(
             shard=index, boot_id=receipts.boot_id, verdicts=receipts.verdicts, grant_ticks=peer.grant
@@ -305,23 +286,36 @@ class Broker:
 
     def _announce_shards(self) -> None:
         message = frames.encode(m.ShardList(term=self.saved.term, shards=self.desk.listed()))
-        for peer in self._live_peers():
+        for peer in self.members.live():
             self.control.send([message], peer.route)
         if self.trainer_route:
             self.control.send([message], self.trainer_route)
 
     # --- the trainer and the weights
 
-    def _publish(self, received: Received, publish: m.Publish) -> None:
-        self._require(received, self.config.staff.trainer)
-        if len(received.frames) != 3:
+    def _may_publish(self, key: str) -> bool:
+        """Before anything is read: what is large may only come from the trainer."""
+        if key != self.config.staff.trainer:
+            self._refuse(key, "not_permitted")
+        return key == self.config.staff.trainer
+
+    def _on_publishing(self) -> None:
+        while (received := self.publishing.receive()) is not None:
+            try:
+                self._require(received, self.config.staff.trainer)
+                self._publish(received)
+            except RemoteProtocolError as error:
+                self._refuse(received.user, error.reason)
+
+    def _publish(self, received: Received) -> None:
+        if len(received.frames) != 2:
             raise RemoteProtocolError("malformed")
-        header = frames.decode_weights_header(received.frames[1])
+        header = frames.decode_weights_header(received.frames[0])
         if header.version <= self.saved.weights_version and self.weights is not None:
             return  # versions never go back
         # A restarted trainer may publish again what a restarted broker already counted.
         self.saved.weights_version = max(self.saved.weights_version, header.version)
-        self.weights = (bytes(received.frames[1]), bytes(received.frames[2]))
+        self.weights = (bytes(received.frames[0]), bytes(received.frames[1]))
         self.save()  # before anyone can have it: a broker that is killed now must not name an older one
         current = frames.encode(m.Current(weights_version=self.saved.weights_version))
         for route in self.desk.routes.values():
@@ -350,7 +344,7 @@ class Broker:
         """Tell members whose grant changed enough to matter; receipts and heartbeats carry it anyway."""
         grant = self._grant()
         message = frames.encode(m.Grant(grant_ticks=grant))
-        for peer in self._live_peers():
+        for peer in self.members.live():
             old = peer.grant
             if old == grant:
                 continue
@@ -361,11 +355,7 @@ class Broker:
     # --- clients and the owner
 
     def _status_ask(self, received: Received, ask: m.StatusAsk) -> None:
-        reply = build_status(self._view())
-        if len(frames.encode(reply)) > frames.MAX_FROM_BROKER_BYTES:
-            short = [msgspec.structs.replace(node, player_reports=[], faults=[]) for node in reply.nodes]
-            reply = msgspec.structs.replace(reply, nodes=short)
-        self._answer(received, reply)
+        self._answer(received, bounded_status(build_status(self._view()), frames.MAX_FROM_BROKER_BYTES))
 
     def _view(self) -> StatusView:
         return StatusView(broker=self, now=self.loop.now())
@@ -374,7 +364,7 @@ class Broker:
         self._require(received, self.config.staff.owner)
         self.stopping = ask.reason
         message = frames.encode(m.Stopping(reason=ask.reason))
-        routes = [peer.route for peer in self._live_peers()]
+        routes = [peer.route for peer in self.members.live()]
         for route in [*routes, *self.desk.routes.values(), self.trainer_route]:
             if route:
                 self.control.send([message], route)
@@ -389,11 +379,13 @@ class Broker:
 
     def _watch(self) -> None:
         now = self.loop.now()
-        changed = self.roster.ticked(now)
-        for member in changed:
-            log.warning("%s is %s: %s", member.name, member.state, member.reason)
+        changed = self.members.ticked(now)
         if any(member.state == "gone" for member in changed):
             self._regrant()
+        moved = self.roster.reseated(now)
+        if moved is not None:
+            log.info("%s plays on in the place of those that explored least", moved.name)
+            self._reseat(moved)
         silent = self.desk.ticked(now)
         for index in silent:
             log.warning("shard %d is silent; its work waits, new work goes to the others", index)
@@ -414,12 +406,10 @@ class Broker:
                 return_episodes=self.episodes.mean_count,
             )
             self.control.send([frames.encode(progress)], self.trainer_route)
+        self.members.fold(settled=now - self.started > _SETTLED_S)
         self.save()
 
     # --- small things
-
-    def _live_peers(self) -> list[Peer]:
-        return [self.peers[member.key] for member in self.roster.live() if member.key in self.peers]
 
     def _answer(self, received: Received, message: m.Message) -> None:
         self.control.send([frames.encode(message)], received.peer)
@@ -430,8 +420,7 @@ class Broker:
 
     def _refuse(self, user: str, reason: str) -> None:
         self.refused[reason] += 1
-        if user in self.peers:
-            self.refused_by_key.setdefault(user, Counter())[reason] += 1
+        self.members.refuse(user, reason)
         if self.refused[reason] in (1, 10, 100, 1000) or self.refused[reason] % 10_000 == 0:
             log.warning("refused %d control messages so far: %s", self.refused[reason], reason)
 

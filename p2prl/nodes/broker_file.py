@@ -21,7 +21,8 @@ class Saved(msgspec.Struct):
         term: grows with each start.
         next_seed: the first seed that no player was given yet.
         shard_steps: steps stored since the run began, by shard; the shards' logs are what keeps them.
-        ledgers, names: by node key.
+        ledgers, names: by node key; nodes that are gone in the order in which they went.
+        others, others_count: nodes that went long ago, together.
         episodes: EpisodeStats.save().
     """
 
@@ -31,6 +32,8 @@ class Saved(msgspec.Struct):
     weights_version: int = -1
     ledgers: dict[str, Ledger] = {}
     names: dict[str, str] = {}
+    others: Ledger = msgspec.field(default_factory=Ledger)
+    others_count: int = 0
     episodes: dict[str, list[float]] = {}
 
 

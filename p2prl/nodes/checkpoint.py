@@ -4,6 +4,9 @@
 
 A checkpoint is written beside its final place, each file's hash goes into DONE, and the folder is renamed last. What
 has no DONE, or another hash, is not a checkpoint: the newest good one is used instead, and named.
+
+A folder cannot be replaced in one step: while a new `best` takes the place of the old one, that is `.best.old`. A
+reader takes it then for `best`, and the next trainer puts it back.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ log = logging.getLogger("p2prl")
 Arrays = Mapping[str, npt.NDArray[Any]]
 _FILES = ("learner.safetensors", "weights.safetensors", "meta.json")
 BEST = "best"
+_PART, _OLD = ".part", ".old"
+_BEST_OLD = f".{BEST}{_OLD}"
 
 
 class Meta(msgspec.Struct, frozen=True):
@@ -68,7 +73,7 @@ def save(folder: Path, meta: Meta, learner: Arrays, weights: Arrays, *, name: st
     """
     folder.mkdir(parents=True, exist_ok=True)
     final = folder / (name or f"{meta.updates:010d}-v{meta.version}")
-    part = folder / f".{final.name}.part"
+    part = folder / f".{final.name}{_PART}"
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir()
     save_file({key: _contiguous(value) for key, value in learner.items()}, part / _FILES[0])
@@ -77,7 +82,7 @@ def save(folder: Path, meta: Meta, learner: Arrays, weights: Arrays, *, name: st
     done = {file: _hash(part / file) for file in _FILES}
     write_atomically(part / "DONE", msgspec.json.encode(done), durable=True)
     if final.exists():
-        old = folder / f".{final.name}.old"
+        old = folder / f".{final.name}{_OLD}"
         shutil.rmtree(old, ignore_errors=True)
         final.rename(old)
         part.rename(final)
@@ -93,10 +98,30 @@ def _contiguous(value: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.array(value, order="C")
 
 
+def tidy(folder: Path) -> None:
+    """Mend what a writer that was killed left behind. Only for the one process that writes here, at its start.
+
+    What was moved away and has no successor comes back; unfinished folders go.
+    """
+    if not folder.is_dir():
+        return
+    for path in sorted(folder.glob(f".*{_OLD}")):
+        final = folder / path.name[1 : -len(_OLD)]
+        if final.exists():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.rename(final)
+            log.warning(
+                "a kill had interrupted the writing of checkpoint %s: the one before it is back", final
+            )
+    for path in folder.glob(f".*{_PART}"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
 def prune(folder: Path, keep: int) -> None:
     """Delete all but the newest `keep` checkpoints; `best` stays."""
     for path in candidates(folder)[max(1, keep) :]:
-        if path.name != BEST:
+        if not _is_best(path):
             shutil.rmtree(path, ignore_errors=True)
 
 
@@ -105,7 +130,13 @@ def candidates(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
     found = [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")]
-    return sorted(found, key=lambda path: (path.name != BEST, path.name), reverse=True)
+    if not any(_is_best(path) for path in found) and (folder / _BEST_OLD).is_dir():
+        found.append(folder / _BEST_OLD)
+    return sorted(found, key=lambda path: (not _is_best(path), path.name), reverse=True)
+
+
+def _is_best(path: Path) -> bool:
+    return path.name in (BEST, _BEST_OLD)
 
 
 def load(path: Path) -> Checkpoint:
@@ -138,7 +169,7 @@ def load_last(folder: Path, *, prefer_best: bool = False) -> Checkpoint | None:
     """
     paths = candidates(folder)
     if prefer_best:
-        paths.sort(key=lambda path: path.name != BEST)
+        paths.sort(key=lambda path: not _is_best(path))
     bad: list[str] = []
     for path in paths:
         try:

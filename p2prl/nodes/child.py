@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, Any
 
 import msgspec
 
@@ -19,6 +19,8 @@ from p2prl.nodes.process import ChildEvent, encode_config
 
 #: Numeric libraries start one thread per core in every process; with many processes that only costs.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+#: Lines and events that are kept while nobody asks; the newest, of each kind apart, so that a flood of lines takes no
+#: event with it.
 _MAX_QUEUED = 1000
 
 
@@ -43,12 +45,24 @@ class Exited:
 News = LogLine | ChildEvent | Exited
 
 
+def _apart() -> dict[str, Any]:
+    """Arguments of Popen that keep Ctrl-C, `timeout` and a closed terminal from the child, from its first instant on.
+
+    The parent ends it in order instead; if the parent is killed, the pipe's end does.
+    """
+    if sys.platform == "win32":
+        return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
+    return {"start_new_session": True}
+
+
 class Child:
     """One child process. Its pipes are read by two threads (portable: Windows cannot poll pipes)."""
 
     def __init__(self, role: str, config: msgspec.Struct, env: Mapping[str, str] | None = None) -> None:
         self.role = role
-        self._news: queue.Queue[News] = queue.Queue(_MAX_QUEUED)
+        # Deques: an append to a full one drops the oldest, and no thread can be in the way of another.
+        self._lines: deque[LogLine] = deque(maxlen=_MAX_QUEUED)
+        self._events: deque[ChildEvent] = deque(maxlen=_MAX_QUEUED)
         self._exited = False
         self._process = subprocess.Popen(
             [sys.executable, "-m", "p2prl.nodes", role],
@@ -56,6 +70,7 @@ class Child:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**os.environ, **(env or {})},
+            **_apart(),
         )
         assert self._process.stdin
         assert self._process.stdout
@@ -90,11 +105,9 @@ class Child:
         if code is not None and not self._exited:
             for thread in self._threads:
                 thread.join(1.0)
-        while True:
-            try:
-                items.append(self._news.get_nowait())
-            except queue.Empty:
-                break
+        for queued in (self._lines, self._events):
+            while queued:  # this is the only place that takes out
+                items.append(queued.popleft())
         if code is not None and not self._exited:
             self._exited = True
             items.append(Exited(code))
@@ -130,29 +143,22 @@ class Child:
             if pipe is not None:
                 pipe.close()
 
-    def _put(self, item: News) -> None:
-        try:
-            self._news.put_nowait(item)
-        except queue.Full:
-            self._news.get_nowait()  # a flood of log lines: keep the newest
-            self._news.put_nowait(item)
-
     def _read_events(self, pipe: IO[bytes]) -> None:
         for line in pipe:
             try:
-                self._put(msgspec.json.decode(line, type=ChildEvent))
+                self._events.append(msgspec.json.decode(line, type=ChildEvent))
             except msgspec.DecodeError:
                 # An environment that prints: show it, as a person debugging it would want.
-                self._put(LogLine("INFO", line.decode(errors="replace").rstrip()))
+                self._lines.append(LogLine("INFO", line.decode(errors="replace").rstrip()))
 
     def _read_log(self, pipe: IO[bytes]) -> None:
         for line in pipe:
             text = line.decode(errors="replace").rstrip()
             level, _, rest = text.partition(" ")
             if level in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"):
-                self._put(LogLine(level, rest))
+                self._lines.append(LogLine(level, rest))
             elif text:
-                self._put(LogLine("INFO", text))
+                self._lines.append(LogLine("INFO", text))
 
 
 def end_all(children: list[Child], timeout_s: float) -> list[Child]:

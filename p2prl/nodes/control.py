@@ -49,8 +49,12 @@ class ControlLine:
         self._timer = loop.every(_HELLO_S, self._say_hello, first_s=0.0)
 
     def send(self, message: m.Message, *bulk: Frame) -> bool:
-        """Queue a message; False if the broker has been away for so long that nothing more is kept."""
-        return self._socket.send([frames.encode(message), *bulk])
+        """Queue a message; False if the broker has been away for so long that nothing more is kept.
+
+        Raises:
+            LocalProtocolError: the message is larger than the broker takes.
+        """
+        return self._socket.send([frames.encode_to_broker(message), *bulk])
 
     def silent_s(self) -> float:
         """Seconds since the broker said anything."""

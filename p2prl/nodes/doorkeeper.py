@@ -90,3 +90,9 @@ def protocol_refusal(protocol: int, version: str) -> m.Refusal:
         advice = f"upgrade p2prl on the host to the version of this node ({version[:20]}) or later"
     text = f"the host speaks protocol {m.PROTOCOL} (p2prl {__version__}), this node {protocol}: {advice}"
     return m.Refusal(reason="protocol", text=text, version=__version__)
+
+
+def full_refusal(limit: int) -> m.Refusal:
+    """The answer to one member more than a host takes."""
+    text = f"the host has {limit} members, and takes no more; try again later, or join another host"
+    return m.Refusal(reason="full", text=text, version=__version__)

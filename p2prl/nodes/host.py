@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import logging
-import os
 import secrets
-from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 
 from p2prl import __version__
 from p2prl.core import messages as m
@@ -15,50 +11,53 @@ from p2prl.core.episodes import WINDOW
 from p2prl.errors import P2prlError
 from p2prl.net.addresses import endpoint
 from p2prl.net.cards import HostCard
-from p2prl.net.discovery import Advertiser
-from p2prl.net.interfaces import chosen_interfaces
-from p2prl.net.keys import KeyPair, fingerprint, load_or_create, new_key_pair, run_lock, state_folder
+from p2prl.net.keys import fingerprint, run_lock
 from p2prl.net.loop import Loop
-from p2prl.net.ports import MAX_BLOCKS, free_block
+from p2prl.net.ports import MAX_BLOCKS, STRIDE, free_block
 from p2prl.net.sockets import Frame, Network
+from p2prl.nodes import broker_file
+from p2prl.nodes.announce import Announced, Announcer
+from p2prl.nodes.charges import LOCAL, Plan, bind_hosts
+from p2prl.nodes.claim import Claim, claim_block, wait_for_ports
 from p2prl.nodes.control import ControlLine
-from p2prl.nodes.options import DEFAULT_BASE_PORT, HostOptions, default_players
+from p2prl.nodes.device import choose_device
+from p2prl.nodes.options import DEFAULT_BASE_PORT, HostOptions
 from p2prl.nodes.prepare import Prepared, prepare, save_run_file
 from p2prl.nodes.process import ChildEvent
+from p2prl.nodes.pulse import Pulse
 from p2prl.nodes.recorder import Recorder
 from p2prl.nodes.report import HostReporter, HostStarted, HostStopped
 from p2prl.nodes.signals import end_on_signals
 from p2prl.nodes.supervisor import Charge, GivenUp, Supervisor
-from p2prl.nodes.trainer_config import TrainerConfig
-from p2prl.nodes.wiring import BrokerConfig, MemberConfig, ShardConfig, Staff
 
-log = logging.getLogger("p2prl")
-
-_LOCAL = "127.0.0.1"
 _STATUS_S = 0.5
 _FOLLOW_S = 5.0
-#: How the at most 5 s of an ending are spent: the broker's farewell, the others' end, the broker's own end.
-_FAREWELL_S, _OTHERS_S, _BROKER_S = 0.5, 2.5, 0.8
-#: The last figures wait for the members' goodbyes, which bring their last books, until so long after the stop.
-_LAST_STATUS_BY_S = 3.4
+_ADVANCE_S = 0.05
+#: The last figures come again when the broker has given no new ones for so long: `progress` is promised each 2 s.
+_REPEAT_S = 1.5
 #: A process that came from a resumed host may hold its ports for a moment after it was killed.
 _PORT_PATIENCE_S = 3.0
+#: `started` waits for mDNS to settle the name, but not longer than this.
+_NAME_S = 4.0
 
-
-@dataclass(frozen=True)
-class _Keys:
-    host: KeyPair
-    owner: KeyPair
-    trainer: KeyPair
-    shard: KeyPair
-    member: KeyPair
-
-    def staff(self) -> Staff:
-        return Staff(owner=self.owner.public, trainer=self.trainer.public, shard=self.shard.public)
+# How the at most 5 s of an ending are spent, in seconds after it began. The trainer, which writes its last checkpoint,
+# has until _OTHERS_BY_S; what did not even come up has nothing to write.
+_FAREWELL_BY_S, _UNBORN_BY_S, _OTHERS_BY_S = 0.4, 1.2, 3.9
+#: The last figures wait for the members' goodbyes, which bring their last books.
+_LAST_STATUS_BY_S = 3.4
+#: A broker that has not said a word by then hangs.
+_MUTE_BY_S = 1.5
+#: The broker's own end begins last, and may take so long.
+_BROKER_S = 0.4
+_OVER_BY_S = 4.7
 
 
 class Host:
-    """Glue between the supervisor, the broker's status and the person."""
+    """Glue between the supervisor, the broker's status and the person.
+
+    Attributes:
+        signalled: set by a signal's handler, which may come in the middle of anything; looked at on the loop.
+    """
 
     def __init__(self, options: HostOptions, reporter: HostReporter, prepared: Prepared) -> None:
         self.options = options
@@ -66,140 +65,106 @@ class Host:
         self.prepared = prepared
         self.loop = Loop()
         self.recorder = Recorder(prepared.folder)
-        self.supervisor = Supervisor(self.loop, self.say, self._on_ready, self._on_given_up)
-        self.keys = _make_keys(prepared.file.run_id)
-        self.players = default_players() if options.players is None else options.players
-        self.bind = _bind_hosts(options)
-        self.base_port = self._choose_base()
-        self.advertiser: Advertiser | None = None
-        self.name = options.name
+        self.claim = self._first_claim()
+        self.plan = Plan(options, prepared, self.claim.base)
+        self.supervisor = Supervisor(
+            self.loop, self.say, self._on_ready, self._on_given_up, self._on_port_taken
+        )
+        self.announcer: Announcer | None = None
+        self.announced: Announced | None = None
         self.boot_id = secrets.token_hex(8)
-        self.term = 0
+        self.term = broker_file.load(prepared.folder).term + 1
         self.last: m.StatusReply | None = None
         self.started_at = self.loop.now()
+        self.pulse = Pulse(self.started_at)
+        self.signalled = False
         self.reason = ""
         self.text = ""
         self.exit_code = 0
         self._stage = "running"
-        self._stage_at = 0.0
-        self._stop_at = 0.0
-        self._announced = False
+        self._stage_at = self._stop_at = self._told_at = 0.0
+        self._up_at: float | None = None
+        self._started = False
         self.network = Network()
-        self.control: ControlLine | None = None
+        self.control = self._dial()
 
     # --- starting
 
     def start(self) -> None:
-        """Start the processes; the rest happens on the loop."""
+        """Start the processes, and mDNS beside them; the rest happens on the loop."""
         self.say(
             "warning", "host", "open host: any machine that reaches it is admitted (join codes come later)"
         )
         if not self.recorder.has_board:
             self.say("info", "host", "tensorboard is not installed: figures go to progress.jsonl only")
-        self.supervisor.start(Charge("broker", "broker", self._broker_config))
-        for index in range(self.options.experiment.shards):
-            make = self._shard_maker(index)
-            self.supervisor.start(Charge(f"shard {index}", "shard", make))
-        threads = str(max(1, (os.cpu_count() or 1) - self.players))
-        env = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
-        self.supervisor.start(Charge("trainer", "trainer", self._trainer_config, env))
-        if self.players > 0:
-            self.supervisor.start(Charge("member", "member", self._member_config))
-        self.control = ControlLine(
+        if self.options.advertise:
+            self.announcer = Announcer(self._card(), self.options.interfaces, self.plan.base_port)
+        for charge in self.plan.charges():
+            self.supervisor.start(charge)
+        self.loop.every(_STATUS_S, self._ask_status)
+        self.loop.every(_ADVANCE_S, self._advance)
+        self.loop.every(_FOLLOW_S, self._follow)
+
+    def _first_claim(self) -> Claim:
+        options, shards = self.options, self.options.experiment.shards
+        before = self.prepared.file.base_port if options.resume else 0
+        wanted = options.base_port or before or DEFAULT_BASE_PORT
+        if options.resume:
+            wait_for_ports(wanted, shards, _PORT_PATIENCE_S)
+        # Who names a port has told it to others, or opened it in a firewall: another one would be of no use.
+        claim = claim_block(wanted, shards, 1 if options.base_port else MAX_BLOCKS)
+        if claim.base != wanted:
+            text = f"the ports from {wanted} on are taken; using the block from {claim.base} on"
+            self.say("warning", "host", text)
+        self._keep_base(claim.base)
+        return claim
+
+    def _keep_base(self, base: int) -> None:
+        self.prepared.file.base_port = base
+        save_run_file(self.prepared.folder, self.prepared.file)
+
+    def _dial(self) -> ControlLine:
+        keys = self.plan.keys
+        address = endpoint(LOCAL, self.plan.base_port)
+        return ControlLine(
             self.loop,
             self.network,
-            endpoint(_LOCAL, self.base_port),
-            self.keys.owner,
-            self.keys.host.public,
+            address,
+            keys.owner,
+            keys.host.public,
             self._hello,
             self._on_control,
             self._on_refusal,
-        )
-        self.loop.every(_STATUS_S, self._ask_status)
-        self.loop.every(0.05, self._advance)
-        self.loop.every(_FOLLOW_S, self._follow)
-
-    def _choose_base(self) -> int:
-        options, shards = self.options, self.options.experiment.shards
-        wanted = (
-            options.base_port or (self.prepared.file.base_port if options.resume else 0) or DEFAULT_BASE_PORT
-        )
-        if options.resume:
-            wait_for_ports(wanted, shards, _PORT_PATIENCE_S)
-        base = free_block(wanted, shards, blocks=_blocks(options))
-        if base != wanted:
-            text = f"the ports from {wanted} on are taken; using the block from {base} on"
-            self.say("warning", "host", text)
-        self.prepared.file.base_port = base
-        save_run_file(self.prepared.folder, self.prepared.file)
-        return base
-
-    def _broker_config(self) -> BrokerConfig:
-        return BrokerConfig(
-            run=self.prepared.run,
-            run_name=self.prepared.file.name,
-            host_name=self.name,
-            keys=self.keys.host,
-            staff=self.keys.staff(),
-            base_port=self.base_port,
-            bind=self.bind,
-            shards=self.options.experiment.shards,
-            folder=str(self.prepared.folder),
-        )
-
-    def _shard_maker(self, index: int) -> Callable[[], ShardConfig]:
-        replay, shards = self.prepared.replay, self.options.experiment.shards
-
-        def make() -> ShardConfig:
-            return ShardConfig(
-                run=self.prepared.run,
-                index=index,
-                server_keys=self.keys.host,
-                shard_keys=self.keys.shard,
-                staff=self.keys.staff(),
-                base_port=self.base_port,
-                bind=self.bind,
-                folder=str(self.prepared.folder / "replay"),
-                broker=_LOCAL,
-                kind="queue" if replay.kind == "queue" else "uniform",
-                capacity_bytes=-(-replay.capacity_bytes // shards),
-                window=replay.window,
-            )
-
-        return make
-
-    def _trainer_config(self) -> TrainerConfig:
-        train = self.options.experiment.train
-        return TrainerConfig(
-            run=self.prepared.run,
-            agent=self.options.experiment.agent.name,
-            replay=self.prepared.replay,
-            keys=self.keys.trainer,
-            server_key=self.keys.host.public,
-            host=_LOCAL,
-            base_port=self.base_port,
-            folder=str(self.prepared.folder),
-            device=train.device,
-            publish_interval_s=train.publish_interval_s,
-            checkpoint_interval_s=train.checkpoint_interval_s,
-            keep_checkpoints=train.keep_checkpoints,
-        )
-
-    def _member_config(self) -> MemberConfig:
-        return MemberConfig(
-            host=_LOCAL,
-            base_port=self.base_port,
-            server_key=self.keys.host.public,
-            keys=self.keys.member,
-            name=self.options.name,
-            players=self.players,
-            own=True,
         )
 
     def _hello(self) -> m.Hello:
         return m.Hello(
             protocol=m.PROTOCOL, version=__version__, role="client", name="owner", boot_id=self.boot_id
         )
+
+    def _on_port_taken(self, text: str) -> bool:
+        """Somebody was faster than the child that binds. Nobody knows our ports before `started`: take others."""
+        if self._started or self._stage != "running":
+            return False
+        if self.options.base_port:
+            self.stop("error", f"{text}; choose another block with --port BASE", 1)
+            return True
+        try:
+            claim = claim_block(self.claim.base + STRIDE, self.options.experiment.shards)
+        except P2prlError as error:
+            self.stop("error", str(error), error.exit_code)
+            return True
+        old, self.claim = self.claim, claim
+        old.release()
+        self.say("warning", "host", f"{text}; moving to the block from {claim.base} on")
+        self._keep_base(claim.base)
+        self.plan.base_port = claim.base
+        self.control.close()
+        self.control = self._dial()
+        self.supervisor.begin_again()
+        if self.announcer is not None:
+            self.announcer.update(self._card(), claim.base)
+        return True
 
     # --- what happens
 
@@ -209,66 +174,71 @@ class Host:
         self.reporter.log(level, source, text)
 
     def _on_ready(self, charge: Charge, event: ChildEvent) -> None:
-        if charge.name == "broker":
-            self.term = int(event.data.get("term", 0))
+        if self._stage != "running":
+            return
         if charge.starts > 1:
             self.say("info", charge.name, "is back")
-        needed = ["broker", *(f"shard {i}" for i in range(self.options.experiment.shards))]
-        if not self._announced and all(self.supervisor.charges[name].was_ready for name in needed):
-            self._announced = True
-            self._announce()
-        elif self.advertiser is not None and charge.name == "broker":
-            self.advertiser.update(self._card())
-
-    def _announce(self) -> None:
-        options = self.options
-        addresses: tuple[str, ...] = ()
-        if options.advertise:
-            self.advertiser = Advertiser(self._card(), options.interfaces, self.base_port)
-            self._tell_about_mdns()
-            addresses = self.advertiser.addresses
-        self.reporter.started(
-            HostStarted(
-                run_id=self.prepared.run.run_id,
-                run_name=self.prepared.file.name,
-                name=self.name,
-                address=addresses[0] if addresses else _LOCAL,
-                addresses=addresses or (_LOCAL,),
-                base_port=self.base_port,
-                results=self.prepared.folder,
-                term=self.term,
-                resumed=options.resume,
-            )
-        )
-
-    def _tell_about_mdns(self) -> None:
-        assert self.advertiser is not None
-        if self.advertiser.problem:
-            self.say("warning", "host", self.advertiser.problem)
-        if self.advertiser.name != self.name:
-            self.say(
-                "info", "host", f"another host is called {self.name}; this one is {self.advertiser.name}"
-            )
-            self.name = self.advertiser.name
-        if self.control is not None:
-            self.control.send(m.Rename(name=self.name))
+        if charge.name != "broker":
+            return
+        self.pulse.heard(self.loop.now())
+        term = int(event.data.get("term", self.term))
+        if term != self.term:
+            self.term = term
+            if self.announcer is not None:
+                self.announcer.update(self._card(), self.plan.base_port)
 
     def _card(self) -> HostCard:
         run = self.prepared.run
         return HostCard(
             run_id=run.run_id,
-            name=self.name,
+            name=self.plan.name,
             boot_id=self.boot_id,
             term=self.term,
             protocol=m.PROTOCOL,
-            fingerprint=fingerprint(self.keys.host.public),
+            fingerprint=fingerprint(self.plan.keys.host.public),
             env=run.env_id,
             agent=run.agent_name,
         )
 
+    def _maybe_started(self) -> None:
+        """All that joiners need is up, and mDNS has settled the name."""
+        charges, now = self.supervisor.charges, self.loop.now()
+        if self._started or not all(charges[name].was_ready for name in self.plan.needed()):
+            return
+        self._up_at = now if self._up_at is None else self._up_at
+        if self.announcer is not None and self.announced is None and now - self._up_at < _NAME_S:
+            return
+        self._started = True
+        addresses = self.announced.addresses if self.announced else ()
+        self.reporter.started(
+            HostStarted(
+                run_id=self.prepared.run.run_id,
+                run_name=self.prepared.file.name,
+                name=self.plan.name,
+                address=addresses[0] if addresses else LOCAL,
+                addresses=addresses or (LOCAL,),
+                base_port=self.plan.base_port,
+                results=self.prepared.folder,
+                term=self.term,
+                resumed=self.options.resume,
+            )
+        )
+
+    def _hear_announcer(self) -> None:
+        news = self.announcer.news() if self.announcer is not None else None
+        if news is None:
+            return
+        self.announced = news
+        if news.problem:
+            self.say("warning", "host", news.problem)
+        if news.name != self.plan.name:
+            text = f"another host is called {self.plan.name}; this one is {news.name}"
+            self.say("info", "host", text)
+            self.plan.name = news.name  # the broker is told with the next status
+
     def _follow(self) -> None:
-        if self.advertiser is not None and self._stage == "running" and self.advertiser.follow():
-            self._tell_about_mdns()
+        if self.announcer is not None and self._stage == "running":
+            self.announcer.follow()
 
     def _on_given_up(self, error: GivenUp) -> None:
         self.stop("error", str(error), error.exit_code)
@@ -277,10 +247,11 @@ class Host:
         self.stop("error", refusal.text, 1)
 
     def _ask_status(self) -> None:
-        if self.control is not None and self._stage == "running":
+        if self._stage == "running":
             self.control.send(m.StatusAsk())
 
     def _on_control(self, message: m.Message, bulk: list[Frame]) -> None:
+        self.pulse.heard(self.loop.now())
         if isinstance(message, m.StatusReply):
             self._on_status(message)
         elif isinstance(message, m.Stopping) and self._stage == "farewell":
@@ -290,13 +261,17 @@ class Host:
         self.last = status
         if self._stage == "last" and not any(node.players and node.state != "gone" for node in status.nodes):
             self._enter("broker")
-        if self._stage != "running" or not self._announced:
+        if self._stage != "running" or not self._started:
             return
-        if status.host_name != self.name and self.control is not None:
-            self.control.send(m.Rename(name=self.name))  # the broker restarted
+        if status.host_name != self.plan.name:
+            self.control.send(m.Rename(name=self.plan.name))  # mDNS renamed us, or the broker restarted
         self.recorder.status(status, self.loop.now())
-        self.reporter.status(status)
+        self._tell(status)
         self._maybe_stop(status)
+
+    def _tell(self, status: m.StatusReply) -> None:
+        self._told_at = self.loop.now()
+        self.reporter.status(status)
 
     def _maybe_stop(self, status: m.StatusReply) -> None:
         stop = self.options.experiment.stop
@@ -305,8 +280,35 @@ class Host:
             self.stop("return", f"mean return {status.return_mean:.1f} over the last {WINDOW} episodes")
         elif stop.steps and status.steps >= stop.steps:
             self.stop("steps", f"{status.steps} steps")
-        elif stop.time_s and self.loop.now() - self.started_at >= stop.time_s:
+
+    # --- time
+
+    def _advance(self) -> None:
+        """Each few hundredths of a second: what does not wait for anybody's answer."""
+        if self.signalled:
+            self.stop("signal", "stopped by a signal")
+        if self._stage != "running":
+            self._advance_ending()
+            return
+        self._hear_announcer()
+        self._maybe_started()
+        self._watch_broker()
+        now, stop = self.loop.now(), self.options.experiment.stop
+        if self._started and self.last is not None and now - self._told_at >= _REPEAT_S:
+            self._tell(self.last)
+        if self._started and stop.time_s and now - self.started_at >= stop.time_s:
             self.stop("time", f"{stop.time_s:g} s")
+
+    def _watch_broker(self) -> None:
+        now, charge = self.loop.now(), self.supervisor.charges["broker"]
+        silent_s = self.pulse.silent_s(now)
+        found = self.pulse.look(now, charge.up)
+        if found == "silent":
+            self.say("warning", "broker", f"the broker has not answered for {silent_s:.0f} s")
+        elif found == "hung":
+            self.supervisor.restart(
+                "broker", f"the broker has not answered for {silent_s:.0f} s, so it was killed"
+            )
 
     # --- ending: running -> farewell -> others -> last -> broker -> over
 
@@ -316,36 +318,49 @@ class Host:
             return
         self.reason, self.text, self.exit_code = reason, text, exit_code
         self._stop_at = self.loop.now()
-        if self.control is not None:
-            self.control.send(m.StopAsk(reason=reason))
-        self._enter("farewell")
+        self.supervisor.keep_no_longer()
+        if self.announcer is not None:
+            self.announcer.end()
+        self.control.send(m.StopAsk(reason=reason))
+        self._enter("farewell" if self.supervisor.charges["broker"].up else "others")
 
     def _enter(self, stage: str) -> None:
         self._stage, self._stage_at = stage, self.loop.now()
-        others = [name for name in self.supervisor.charges if name != "broker"]
         if stage == "others":
-            self.supervisor.end(others)
+            self.supervisor.end(self._others())
         elif stage == "last":
             self._ask_last_status()
         elif stage == "broker":
             self.supervisor.end(["broker"])
 
-    def _advance(self) -> None:
-        if self._stage == "running":
-            return
-        waited_s = self.loop.now() - self._stage_at
-        others = [name for name in self.supervisor.charges if name != "broker"]
-        if self._stage == "farewell" and waited_s > _FAREWELL_S:
+    def _others(self) -> list[str]:
+        return [name for name in self.supervisor.charges if name != "broker"]
+
+    def _advance_ending(self) -> None:
+        now = self.loop.now()
+        spent_s = now - self._stop_at
+        if self._stage == "farewell" and spent_s > _FAREWELL_BY_S:
             self._enter("others")
-        elif self._stage == "others" and (self.supervisor.ended(others) or waited_s > _OTHERS_S):
-            self._enter("last")
+        elif self._stage == "others":
+            if spent_s > _UNBORN_BY_S:
+                self.supervisor.kill_unborn(self._others())
+            if spent_s > _OTHERS_BY_S:
+                self.supervisor.close(self._others(), 0.0)
+            if self.supervisor.ended(self._others()):
+                self._enter("last")
         elif self._stage == "last":
             self._ask_last_status()
-        elif self._stage == "broker" and (self.supervisor.ended(["broker"]) or waited_s > _BROKER_S):
+        elif self._stage == "broker" and (
+            self.supervisor.ended(["broker"]) or now - self._stage_at > _BROKER_S
+        ):
             self.loop.stop(self.exit_code)
 
     def _ask_last_status(self) -> None:
-        if self.control is None or self.loop.now() - self._stop_at > _LAST_STATUS_BY_S:
+        now = self.loop.now()
+        spent_s = now - self._stop_at
+        mute = self.pulse.silent_s(now) > spent_s > _MUTE_BY_S
+        gone = not self.supervisor.charges["broker"].up or self.supervisor.ended(["broker"])
+        if mute or gone or spent_s > _LAST_STATUS_BY_S:
             self._enter("broker")
         else:
             self.control.send(m.StatusAsk())
@@ -353,19 +368,29 @@ class Host:
     def run(self) -> int:
         """Until the end; returns the exit code."""
         try:
-            with end_on_signals(lambda: self.stop("signal", "stopped by a signal")):
-                self.start()
-                self.loop.run()
+            self.start()
+            self.loop.run()
         finally:
-            self.supervisor.close(0.3)
-            if self.advertiser is not None:
-                self.advertiser.close()
-            self.recorder.close(self.last)
-            self.network.close()
+            self._close()
         self.reporter.stopped(HostStopped(self.reason, self.text, self.last))
         if self.reason == "error":
             raise _coded(self.text, self.exit_code)
         return self.exit_code
+
+    def _close(self) -> None:
+        self.supervisor.keep_no_longer()
+        self.supervisor.close(list(self.supervisor.charges), min(0.3, self._left_s()))
+        if self.announcer is not None:
+            self.announcer.close(self._left_s())
+        self.recorder.close(self.last)
+        self.network.close()
+        self.claim.release()
+
+    def _left_s(self) -> float:
+        """Seconds that an ending may still take."""
+        if self._stage == "running":  # an error on the way
+            return 0.3
+        return max(0.1, self._stop_at + _OVER_BY_S - self.loop.now())
 
 
 def _coded(text: str, exit_code: int) -> P2prlError:
@@ -374,51 +399,18 @@ def _coded(text: str, exit_code: int) -> P2prlError:
     return error
 
 
-def _make_keys(run_id: str) -> _Keys:
-    home = state_folder()
-    return _Keys(
-        host=load_or_create(home / "node.key"),
-        owner=new_key_pair(),
-        trainer=new_key_pair(),
-        shard=new_key_pair(),
-        # A key of its own for each run, so that its books and its seat come back with --resume.
-        member=load_or_create(home / "own" / f"{run_id}.key"),
-    )
+def _check(options: HostOptions) -> None:
+    """What can be refused before there is a folder, a process or a player.
 
-
-def _bind_hosts(options: HostOptions) -> list[str]:
-    """As ZeroMQ wants them. Loopback always, for the host's own processes."""
-    if not options.interfaces:
-        return ["*"]
-    hosts = [_LOCAL]
-    for interface in chosen_interfaces(options.interfaces):
-        hosts += [address for address in interface.v4 if address != _LOCAL]
-        hosts += [
-            f"[{address}]" for address in interface.v6 if not address.startswith("fe80") and address != "::1"
-        ]
-    return hosts
-
-
-def _blocks(options: HostOptions) -> int:
-    """Who names a port has told it to others, or opened it in a firewall: another one would be of no use."""
-    return 1 if options.base_port else MAX_BLOCKS
-
-
-def wait_for_ports(base: int, shards: int, patience_s: float) -> None:
-    """Give a killed host's processes a moment to let their ports go."""
-    loop = Loop()
-    deadline = loop.now() + patience_s
-
-    def look() -> None:
-        try:
-            free_block(base, shards, blocks=1)
-        except P2prlError:
-            if loop.now() < deadline:
-                return
-        loop.stop()
-
-    loop.every(0.1, look, first_s=0.0)
-    loop.run()
+    Raises:
+        UsageError, MissingPackage, P2prlError: the device, an interface or the named ports are not to be had.
+    """
+    bind_hosts(options)
+    wanted = options.experiment.train.device
+    if wanted not in ("auto", "cpu"):  # those are always there, and looking for a GPU imports torch
+        choose_device(wanted)
+    if options.base_port and not options.resume:
+        free_block(options.base_port, options.experiment.shards, blocks=1)
 
 
 def run_host(options: HostOptions, reporter: HostReporter) -> int:
@@ -426,13 +418,21 @@ def run_host(options: HostOptions, reporter: HostReporter) -> int:
 
     Raises:
         P2prlError: with the exit code of its kind, if the run cannot start or cannot go on.
+        KeyboardInterrupt: a signal came before there was anything to end.
     """
-    if options.base_port and not options.resume:  # before a folder is made for the run
-        free_block(options.base_port, options.experiment.shards, blocks=1)
-    with ExitStack() as locks:
+    host: Host | None = None
+
+    def end() -> None:
+        if host is None:
+            raise KeyboardInterrupt
+        host.signalled = True
+
+    with end_on_signals(end), ExitStack() as locks:
+        _check(options)
         if options.resume:  # before anything in the folder is touched
             locks.enter_context(run_lock(options.results))
         prepared = prepare(options.experiment, options.results, options.resume)
         if not options.resume:
             locks.enter_context(run_lock(prepared.folder))
-        return Host(options, reporter, prepared).run()
+        host = Host(options, reporter, prepared)
+        return host.run()

@@ -109,6 +109,7 @@ class Member:
             system=f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
             own=self.config.own,
             seats=self._seats,
+            slots=self.config.envs,
         )
 
     def _on_control(self, message: m.Message, bulk: list[Frame]) -> None:

@@ -20,6 +20,7 @@ import msgspec
 
 from p2prl.errors import CorruptCheckpoint, LimitsForbid, MissingPackage, P2prlError, UsageError
 from p2prl.net.loop import Loop
+from p2prl.net.sockets import PortTaken
 
 #: A child that has not ended this long after its parent's end is ended by force.
 _GRACE_S = 4.0
@@ -64,8 +65,8 @@ def emit(kind: str, text: str = "", exit_code: int = 0, **data: Any) -> None:
 
 def run_child(config_type: type[ConfigT], main: Callable[[ConfigT, Loop], int]) -> int:
     """Read the config, watch the parent, run `main`; returns the exit code."""
-    # Ctrl-C, and the SIGTERM of a service manager or of `timeout`, reach the whole group: the parent ends us in order,
-    # after it has had our last figures.
+    # Ctrl-C does not reach us (see child.py), but the SIGTERM of a service manager may be for all processes at once:
+    # the parent ends us in order, after it has had our last figures.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     line = sys.stdin.buffer.readline()
@@ -78,7 +79,8 @@ def run_child(config_type: type[ConfigT], main: Callable[[ConfigT, Loop], int]) 
         return main(config, loop)
     except P2prlError as error:
         logging.getLogger("p2prl").debug("failed", exc_info=True)
-        emit("failed", str(error), error.exit_code, hopeless=isinstance(error, _HOPELESS))
+        flags = {"hopeless": isinstance(error, _HOPELESS), "port_taken": isinstance(error, PortTaken)}
+        emit("failed", str(error), error.exit_code, **flags)
         return error.exit_code
     except Exception as error:
         logging.getLogger("p2prl").exception("unexpected error")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from p2prl.core.messages import StatusReply
+from p2prl.core.messages import NodeStatus, StatusReply
 
 if TYPE_CHECKING:
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
@@ -32,6 +32,8 @@ class Recorder:
         self._nodes = (folder / "nodes.jsonl").open("ab", buffering=0)
         self._log = (folder / "host.log").open("ab", buffering=0)
         self._nodes_at = self._scalars_at = -1e9
+        #: The last rows of nodes that are gone, by key.
+        self._gone: dict[str, dict[str, object]] = {}
         self._failed = False
         self._board = _open_board(folder / "tensorboard")
 
@@ -68,20 +70,14 @@ class Recorder:
             self._board.close()
 
     def _write_nodes(self, status: StatusReply) -> None:
+        gone: dict[str, dict[str, object]] = {}
         for node in status.nodes:
-            row = {
-                "time": time.time(),
-                "key": node.key,
-                "name": node.name,
-                "address": node.address,
-                "state": node.state,
-                "steps": node.steps,
-                "episodes": node.episodes,
-                "return_mean": node.return_mean,
-                "weights_version": node.weights_version,
-                "bundles": msgspec.to_builtins(node.bundles),
-            }
-            self._write(self._nodes, _line(row))
+            row = _node_row(node)
+            if node.state == "gone":
+                gone[node.key] = row
+            if node.state != "gone" or self._gone.get(node.key) != row:
+                self._write(self._nodes, _line({"time": time.time(), **row}))
+        self._gone = gone
 
     def _write_scalars(self, board: EventFileWriter, status: StatusReply) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
@@ -104,6 +100,21 @@ class Recorder:
         if not self._failed:
             self._failed = True
             log.error("the run's files in %s cannot be written: %s", self._folder, error)
+
+
+def _node_row(node: NodeStatus) -> dict[str, object]:
+    """A line of nodes.jsonl, apart from the time."""
+    return {
+        "key": node.key,
+        "name": node.name,
+        "address": node.address,
+        "state": node.state,
+        "steps": node.steps,
+        "episodes": node.episodes,
+        "return_mean": node.return_mean,
+        "weights_version": node.weights_version,
+        "bundles": msgspec.to_builtins(node.bundles),
+    }
 
 
 def progress_row(status: StatusReply) -> dict[str, object]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
+
+import msgspec
 
 from p2prl import __version__
 from p2prl.core import messages as m
@@ -26,6 +29,8 @@ log = logging.getLogger("p2prl")
 _PER_TURN = 100
 _REPORT_S = 0.5
 _FSYNC_CHECK_S = 0.25
+#: Of one ShardReceipts. An episode takes at most 28 bytes: half of what a message on control may have.
+_EPISODES_AT_ONCE = 4000
 
 
 class _Batch:
@@ -127,17 +132,17 @@ class Shard:
                 break
             self._take(received, batches)
         for (node, boot_id), batch in batches.items():
-            self.control.send(
-                m.ShardReceipts(
-                    shard=self.config.index,
-                    node=node,
-                    boot_id=boot_id,
-                    verdicts=batch.verdicts,
-                    episodes=batch.episodes,
-                    steps_total=self.store.steps_total,
-                    inserted_ticks=self.store.inserted_ticks,
-                )
+            receipts = m.ShardReceipts(
+                shard=self.config.index,
+                node=node,
+                boot_id=boot_id,
+                verdicts=batch.verdicts,
+                episodes=batch.episodes,
+                steps_total=self.store.steps_total,
+                inserted_ticks=self.store.inserted_ticks,
             )
+            for part in cut_receipts(receipts):
+                self.control.send(part)
 
     def _take(self, received: Received, batches: dict[tuple[str, str], _Batch]) -> None:
         try:
@@ -222,6 +227,20 @@ class Shard:
                 warnings=list(store.warnings),
             )
         )
+
+
+def cut_receipts(receipts: m.ShardReceipts) -> Iterator[m.ShardReceipts]:
+    """The same in messages that fit on control: short episodes in many slots come to megabytes a turn.
+
+    The verdicts are few (at most one per bundle of a turn) and go last: without them the bundles come again.
+    """
+    episodes = receipts.episodes
+    first = 0
+    while len(episodes) - first > _EPISODES_AT_ONCE:
+        some = episodes[first : first + _EPISODES_AT_ONCE]
+        yield msgspec.structs.replace(receipts, verdicts=[], episodes=some)
+        first += _EPISODES_AT_ONCE
+    yield msgspec.structs.replace(receipts, episodes=episodes[first:])
 
 
 def child_main() -> int:

@@ -19,7 +19,7 @@ class ShardDesk:
 
     Attributes:
         steps_total: steps stored since the run began; the broker's file keeps it too, for while a shard is away.
-        starts: how often each shard came up under this broker.
+        starts: how often each shard came up under this broker; one that was only silent for a while did not.
     """
 
     steps_total: dict[int, int]
@@ -29,6 +29,7 @@ class ShardDesk:
     heard: dict[int, float] = field(default_factory=dict)
     starts: Counter[int] = field(default_factory=Counter)
     _inserted: dict[int, int] = field(default_factory=dict)
+    _boots: dict[int, str] = field(default_factory=dict)
 
     @property
     def steps(self) -> int:
@@ -46,8 +47,8 @@ class ShardDesk:
 
     def greeted(self, address: m.ShardAddress, route: bytes, now: float) -> None:
         """A shard said Hello."""
-        known = self.addresses.get(address.index)
-        if known is None or known.boot_id != address.boot_id:
+        if self._boots.get(address.index) != address.boot_id:
+            self._boots[address.index] = address.boot_id
             self.starts[address.index] += 1
         self.addresses[address.index] = address
         self.routes[address.index] = route

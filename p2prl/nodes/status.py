@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from p2prl import __version__
 from p2prl.core import messages as m
 from p2prl.core.ledger import Ledger
 from p2prl.core.membership import Member
 from p2prl.core.outbox import merged
+from p2prl.wire import frames
 
 if TYPE_CHECKING:
     from p2prl.nodes.broker import Broker
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
 _TRAINER_SILENT_S = 10.0
 #: A working node further behind than this is named.
 _LATE_VERSIONS = 100
+_TERSE_CHARS = 40
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,31 @@ def build_status(view: StatusView) -> m.StatusReply:
     )
 
 
+def bounded_status(status: m.StatusReply, limit: int) -> m.StatusReply:
+    """The same in at most `limit` bytes: first without what nodes say about their players, then without their texts.
+
+    The second is enough for any two thousand nodes, whatever they say.
+    """
+    if len(frames.encode(status)) <= limit:
+        return status
+    nodes = [msgspec.structs.replace(node, player_reports=[], faults=[]) for node in status.nodes]
+    short = msgspec.structs.replace(status, nodes=nodes)
+    if len(frames.encode(short)) <= limit:
+        return short
+    return msgspec.structs.replace(short, nodes=[_terse(node) for node in nodes])
+
+
+def _terse(node: m.NodeStatus) -> m.NodeStatus:
+    return msgspec.structs.replace(
+        node,
+        reason=node.reason[:_TERSE_CHARS],
+        version=node.version[:_TERSE_CHARS],
+        system="",
+        bundles=msgspec.structs.replace(node.bundles, refused_reasons={}, dropped_reasons={}),
+        refused_by_host={},
+    )
+
+
 def _trainer_state(view: StatusView) -> tuple[str, str]:
     trainer = view.broker.trainer
     silent_s = view.now - view.broker.trainer_heard
@@ -76,17 +105,21 @@ def _trainer_state(view: StatusView) -> tuple[str, str]:
 def _node_rows(view: StatusView) -> list[m.NodeStatus]:
     """One row per key that ever gave something: members of now, and those of before a restart."""
     broker = view.broker
-    rows = [_node_row(view, member) for member in broker.roster.members.values()]
-    known = broker.roster.members
+    rows = [_node_row(view, member) for member in broker.members.roster.members.values()]
+    known = broker.members.roster.members
     for key, ledger in broker.saved.ledgers.items():
         if key not in known and ledger.total().produced:
-            rows.append(_gone_row(key, broker.saved.names.get(key, "?"), ledger))
+            reason = "not back since the broker restarted"
+            rows.append(_gone_row(broker.saved.names.get(key, "?"), key, ledger, reason))
+    if broker.saved.others_count:
+        reason = f"{broker.saved.others_count} nodes that left long ago"
+        rows.append(_gone_row("others", "", broker.saved.others, reason))
     return sorted(rows, key=lambda row: (row.state == "gone", not row.own, row.name, row.key))
 
 
 def _node_row(view: StatusView, member: Member) -> m.NodeStatus:
     broker = view.broker
-    peer = broker.peers[member.key]
+    peer = broker.members.peers[member.key]
     ledger = broker.saved.ledgers.get(member.key, Ledger())
     beat = peer.report
     version = beat.weights_version if beat else -1
@@ -120,14 +153,14 @@ def _reason(member: Member, beat: m.Heartbeat | None) -> str:
     return "no heartbeat with progress yet" if beat is None else beat.reason
 
 
-def _gone_row(key: str, name: str, ledger: Ledger) -> m.NodeStatus:
+def _gone_row(name: str, key: str, ledger: Ledger, reason: str) -> m.NodeStatus:
     return m.NodeStatus(
         name=name,
         key=key,
         address="",
         players=0,
         state="gone",
-        reason="not back since the broker restarted",
+        reason=reason,
         steps=ledger.total_steps,
         episodes=ledger.total_episodes,
         bundles=ledger.total(),
@@ -135,7 +168,7 @@ def _gone_row(key: str, name: str, ledger: Ledger) -> m.NodeStatus:
 
 
 def _refused_by_host(view: StatusView, key: str) -> dict[str, int]:
-    total = dict(view.broker.refused_by_key.get(key, {}))
+    total = dict(view.broker.members.refused.get(key, {}))
     for report in view.broker.desk.reports.values():
         for reason, count in report.refused_by_node.get(key, {}).items():
             total[reason] = total.get(reason, 0) + count

@@ -18,6 +18,8 @@ _BACKOFF_S, _BACKOFF_MAX_S = 0.1, 10.0
 _SOUND_S = 30.0
 #: A process that never became ready is given up after so many starts.
 _MAX_STILLBIRTHS = 3
+#: What says that a process came up: a member has no ready of its own, it is welcomed.
+_UP = ("ready", "joined")
 
 
 class GivenUp(P2prlError):
@@ -35,7 +37,9 @@ class Charge:
     Attributes:
         name: for people.
         make_config: called at each start.
-        was_ready: it came up at least once, in any incarnation.
+        up: this incarnation came up.
+        was_ready: it was ready at least once, in any incarnation.
+        last_words: why it is dying, by its own word or by ours.
     """
 
     name: str
@@ -47,10 +51,12 @@ class Charge:
     started_at: float = 0.0
     due: float = 0.0
     failures: int = 0
+    up: bool = False
     was_ready: bool = False
     last_words: str = ""
     last_code: int = 1
     hopeless: bool = False
+    port_taken: bool = False
 
 
 class Supervisor:
@@ -58,8 +64,10 @@ class Supervisor:
 
     Args:
         say: gets (level, source, text).
-        ready: called each time a process became ready, with its event.
+        ready: called each time a process came up, with its event.
         given_up: called once if a process cannot be kept alive.
+        port_taken: called with the cause when a process died because somebody else listens on its port; True if
+            that is dealt with, and it is not to be started again on the same one.
     """
 
     def __init__(
@@ -68,59 +76,92 @@ class Supervisor:
         say: Callable[[str, str, str], None],
         ready: Callable[[Charge, ChildEvent], None],
         given_up: Callable[[GivenUp], None],
+        port_taken: Callable[[str], bool],
     ) -> None:
         self._loop = loop
-        self._say, self._ready, self._given_up = say, ready, given_up
+        self._say, self._ready, self._given_up, self._port_taken = say, ready, given_up, port_taken
         self.charges: dict[str, Charge] = {}
-        self._stopping: set[str] = set()
+        self._ending = False
         loop.every(_WATCH_S, self.watch)
+
+    # --- orders
 
     def start(self, charge: Charge) -> None:
         """Start a process and keep it alive from now on."""
         self.charges[charge.name] = charge
         self._spawn(charge)
 
-    def pids(self) -> dict[str, int]:
-        """The live processes' ids, by name."""
-        return {c.name: c.child.pid for c in self.charges.values() if c.child is not None and c.child.alive}
+    def restart(self, name: str, why: str) -> None:
+        """End a process by force; it is started again, as when it had died by itself."""
+        charge = self.charges[name]
+        charge.last_words = why
+        if charge.child is not None:
+            charge.child.kill()
+
+    def begin_again(self) -> None:
+        """End all by force, and start all anew with new configs."""
+        for charge in self.charges.values():
+            if charge.child is not None:
+                charge.child.kill()
+            charge.child, charge.up, charge.was_ready, charge.failures, charge.starts = (
+                None,
+                False,
+                False,
+                0,
+                0,
+            )
+            charge.last_words, charge.port_taken, charge.due = "", False, self._loop.now()
+
+    def keep_no_longer(self) -> None:
+        """From now on nothing is started again, and an end is nothing to be told."""
+        self._ending = True
 
     def end(self, names: list[str]) -> None:
-        """Ask these processes to end, and do not start them again; `ended` says when they have."""
+        """Ask these processes to end; `ended` says when they have."""
         for name in names:
             charge = self.charges.get(name)
-            if charge is not None:
-                self._stopping.add(name)
-                if charge.child is not None:
-                    charge.child.ask_to_end()
+            if charge is not None and charge.child is not None:
+                charge.child.ask_to_end()
 
     def ended(self, names: list[str]) -> bool:
         """True if none of these is alive."""
-        return not any(
-            (charge := self.charges.get(name)) and charge.child and charge.child.alive for name in names
-        )
+        return not self._alive(names)
 
-    def close(self, timeout_s: float) -> None:
-        """End everything that is left, by force after `timeout_s`."""
-        self._stopping |= self.charges.keys()
-        forced = end_all([c.child for c in self.charges.values() if c.child is not None], timeout_s)
-        for charge in self.charges.values():
-            if charge.child in forced:
+    def kill_unborn(self, names: list[str]) -> None:
+        """End those by force that did not come up yet: there is nothing in them to be saved."""
+        for charge in self._alive(names):
+            if not charge.up and charge.child is not None:
+                charge.child.kill()
+
+    def close(self, names: list[str], timeout_s: float) -> None:
+        """End what is left of these, by force after `timeout_s`."""
+        charges = self._alive(names)
+        forced = end_all([charge.child for charge in charges if charge.child is not None], timeout_s)
+        for charge in charges:
+            if charge.child in forced and charge.up:
                 self._say("warning", charge.name, "did not end in time and was ended by force")
         self.watch()
+
+    # --- watching
 
     def watch(self) -> None:
         """Pass on what children said, and start again what died."""
         for charge in self.charges.values():
             if charge.child is None:
-                if charge.name not in self._stopping and self._loop.now() >= charge.due:
+                if not self._ending and self._loop.now() >= charge.due:
                     self._spawn(charge)
                 continue
             for news in charge.child.news():
                 self._take(charge, news)
 
+    def _alive(self, names: list[str]) -> list[Charge]:
+        charges = [charge for name in names if (charge := self.charges.get(name)) is not None]
+        return [charge for charge in charges if charge.child is not None and charge.child.alive]
+
     def _spawn(self, charge: Charge) -> None:
         charge.starts += 1
         charge.started_at = self._loop.now()
+        charge.up = False
         charge.child = Child(charge.role, charge.make_config(), charge.env)
 
     def _take(self, charge: Charge, news: LogLine | ChildEvent | Exited) -> None:
@@ -128,29 +169,40 @@ class Supervisor:
             self._say(news.level.lower(), charge.name, news.text)
         elif isinstance(news, Exited):
             self._died(charge, news)
-        elif news.kind == "ready":
-            charge.was_ready = True
-            self._ready(charge, news)
+        elif news.kind in _UP:
+            self._came_up(charge, news)
         elif news.kind == "failed":
             charge.last_words, charge.last_code = news.text, news.exit_code
             charge.hopeless = bool(news.data.get("hopeless"))
+            charge.port_taken = bool(news.data.get("port_taken"))
+
+    def _came_up(self, charge: Charge, event: ChildEvent) -> None:
+        if event.kind == "ready":
+            charge.was_ready = True
+        if not charge.up:  # a member is welcomed again by each new broker
+            charge.up = True
+            self._ready(charge, event)
 
     def _died(self, charge: Charge, exited: Exited) -> None:
         assert charge.child is not None
         charge.child.wait(0.0)
         charge.child = None
-        if charge.name in self._stopping:
+        if self._ending:
+            return
+        if charge.port_taken and self._port_taken(charge.last_words):
             return
         why = charge.last_words or str(exited)
         if self._loop.now() - charge.started_at >= _SOUND_S:
             charge.failures = 0
         charge.failures += 1
-        if charge.hopeless or (not charge.was_ready and charge.failures >= _MAX_STILLBIRTHS):
-            self._stopping.add(charge.name)
+        # What was up and was killed is sound; what says itself why it cannot go on may not be.
+        sound = charge.was_ready or (charge.up and not charge.last_words)
+        charge.up = False
+        if charge.hopeless or (not sound and charge.failures >= _MAX_STILLBIRTHS):
             text = why if charge.last_words else f"the {charge.name} does not start: {why}"
             self._given_up(GivenUp(text, charge.last_code))
             return
         delay_s = min(_BACKOFF_S * 2 ** (charge.failures - 1), _BACKOFF_MAX_S)
         charge.due = self._loop.now() + delay_s
         self._say("warning", charge.name, f"died ({why}); starting it again in {delay_s:.1f} s")
-        charge.last_words, charge.last_code = "", 1
+        charge.last_words, charge.last_code, charge.port_taken = "", 1, False

@@ -13,7 +13,7 @@ import numpy as np
 
 from p2prl import __version__
 from p2prl.core import messages as m
-from p2prl.errors import MissingPackage, P2prlError, RemoteProtocolError
+from p2prl.errors import MissingPackage, P2prlError, RemoteProtocolError, UsageError
 from p2prl.learn.contracts import Batch, Learner
 from p2prl.learn.sampling import Sampler, columns_from_frames
 from p2prl.net.addresses import endpoint
@@ -24,6 +24,7 @@ from p2prl.nodes.control import ControlLine
 from p2prl.nodes.device import choose_device
 from p2prl.nodes.process import emit, run_child
 from p2prl.nodes.trainer_config import TrainerConfig
+from p2prl.nodes.wiring import publish_port
 from p2prl.registry import make_agent, resolve_agent
 from p2prl.wire import frames
 from p2prl.wire.weights import CODEC, encode_weights
@@ -32,6 +33,8 @@ log = logging.getLogger("p2prl")
 
 _REPORT_S = 0.05
 _SAMPLE_LIMITS = Limits(message_bytes=1_000_000_000, send_messages=100, receive_messages=100)
+#: Few: what waits here while the broker is away is old when it is back.
+_PUBLISH_LIMITS = Limits(message_bytes=1_000, send_messages=2, receive_messages=1)
 #: Metrics are means over the last so many values.
 _METRIC_WINDOW = 100
 _BEST_INTERVAL_S = 2.0
@@ -73,6 +76,13 @@ class Trainer:
             self._on_control,
             self._on_refusal,
         )
+        self._publisher = self.network.client(
+            "push",
+            endpoint(config.host, publish_port(config.base_port)),
+            config.keys,
+            config.server_key,
+            _PUBLISH_LIMITS,
+        )
         loop.every(_REPORT_S, self.report, first_s=0.0)
 
     # --- starting
@@ -90,8 +100,10 @@ class Trainer:
                 f"training {config.run.agent_name} needs {error.name}: pip install 'p2prl[train]'",
                 "p2prl[train]",
             ) from error
+        checkpoint.tidy(self.folder)
         last = checkpoint.load_last(self.folder)
         if last is not None:
+            _check_fits(last, self.learner)
             self.learner.load(last.learner)
             self.version, self.updates = last.meta.version, last.meta.updates
             self._sampled_before = last.meta.sampled
@@ -200,18 +212,19 @@ class Trainer:
     def _publish(self) -> None:
         if self.learner is None or not self.control.welcomed:
             return
-        self.version += 1
         payload = encode_weights(self.learner.weights())
         header = m.WeightsHeader(
             run_id=self.config.run.run_id,
-            version=self.version,
+            version=self.version + 1,
             codec=CODEC,
             size_bytes=len(payload),
             updates=self.updates,
         )
-        self.control.send(m.Publish(version=self.version), frames.encode(header), payload)
-        self._unpublished = False
+        # Never waits for the broker: while its socket is full, these are skipped, and the newest go when due again.
+        self._unpublished = not self._publisher.send([frames.encode(header), payload])
         self._published_at = self.loop.now()
+        if not self._unpublished:
+            self.version += 1
 
     # --- telling and saving
 
@@ -274,6 +287,18 @@ class Trainer:
             )
         except OSError as error:
             log.error("best checkpoint not written: %s", error)
+
+
+def _check_fits(last: checkpoint.Checkpoint, learner: Learner) -> None:
+    """Raises UsageError if the checkpoint is of a network of another shape than the settings ask for."""
+    theirs = {name: (array.shape, array.dtype) for name, array in last.weights.items()}
+    ours = {name: (np.shape(array), np.asarray(array).dtype) for name, array in learner.weights().items()}
+    if theirs != ours:
+        names = sorted(name for name in theirs.keys() | ours.keys() if theirs.get(name) != ours.get(name))
+        raise UsageError(
+            f"{last.path} does not fit the agent's settings ({', '.join(names[:3])} differ); "
+            "resume with the settings that the run was started with, or start a new run"
+        )
 
 
 def child_main() -> int:

@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from p2prl.core.membership import MAX_MEMBERS
 from p2prl.core.messages import RunSpec, Seat
 from p2prl.net.keys import KeyPair
 
@@ -28,7 +29,12 @@ class Staff(msgspec.Struct, frozen=True):
 
 
 class BrokerConfig(msgspec.Struct, frozen=True):
-    """The broker's. `bind`: hosts to listen on, as ZeroMQ writes them (`*` for all)."""
+    """The broker's.
+
+    Attributes:
+        bind: hosts to listen on, as ZeroMQ writes them (`*` for all).
+        max_members: members at a time.
+    """
 
     run: RunSpec
     run_name: str
@@ -39,6 +45,7 @@ class BrokerConfig(msgspec.Struct, frozen=True):
     bind: list[str]
     shards: int
     folder: str
+    max_members: int = MAX_MEMBERS
 
 
 class ShardConfig(msgspec.Struct, frozen=True):
@@ -95,6 +102,11 @@ class PlayerConfig(msgspec.Struct, frozen=True):
     endpoint: str
     keys: KeyPair = KeyPair("", "")
     server_key: str = ""
+
+
+def publish_port(base_port: int) -> int:
+    """Where the broker takes weights from its trainer."""
+    return base_port + 3
 
 
 def push_port(base_port: int, index: int) -> int:

@@ -23,7 +23,7 @@ from p2prl.core.messages import (
     ToPlayer,
     WeightsHeader,
 )
-from p2prl.errors import RemoteProtocolError
+from p2prl.errors import LocalProtocolError, RemoteProtocolError
 
 Frame = bytes | bytearray | memoryview
 M = TypeVar("M")
@@ -63,6 +63,19 @@ _to_player: msgspec.msgpack.Decoder[ToPlayer] = msgspec.msgpack.Decoder(ToPlayer
 def encode(message: Message) -> bytes:
     """The frame of `message`. Whether it fits the receiver's bound is the receiver's to say."""
     return _encoder.encode(message)
+
+
+def encode_to_broker(message: Message) -> bytes:
+    """The frame of a message for control.
+
+    Raises:
+        LocalProtocolError: it is larger than the broker takes, and would cost the connection.
+    """
+    frame = _encoder.encode(message)
+    if len(frame) > MAX_TO_BROKER_BYTES:
+        kind = type(message).__name__
+        raise LocalProtocolError(f"a {kind} of {len(frame)} bytes where at most {MAX_TO_BROKER_BYTES} may go")
+    return frame
 
 
 def _decode(decoder: msgspec.msgpack.Decoder[M], frame: Frame, max_bytes: int) -> M:

@@ -86,7 +86,7 @@ def _card(stranger: Stranger) -> m.EnrolCard:
 
 def test_each_row_of_the_table(tmp_path: Path) -> None:
     place = Place(kit.free_base(), tmp_path)
-    control, enrol, _, push, samples, *_ = block_ports(place.base, 2)
+    control, enrol, _, publish, push, samples, *_ = block_ports(place.base, 2)
     with kit.host(tmp_path, "chain", "--players", "0", port=place.base) as host, _strangers() as context:
         host.wait_for("started")
         card = _card(Stranger(context, zmq.DEALER, enrol, ""))
@@ -97,6 +97,7 @@ def test_each_row_of_the_table(tmp_path: Path) -> None:
         plain = Stranger(context, zmq.DEALER, control, "")
         wait_until(lambda: plain.saw(zmq.Event.DISCONNECTED), 10, "the end of a connection without CURVE")
         assert not plain.saw(zmq.Event.HANDSHAKE_SUCCEEDED)
+        _check_publish(place, Stranger(context, zmq.PUSH, publish, card.server_key))
         assert host.end() == 0
     assert "died" not in host.stderr
 
@@ -120,12 +121,24 @@ def _check_control(place: Place, stranger: Stranger) -> None:
     stranger.say(bytes(frames.MAX_TO_BROKER_BYTES + 1))
     stranger.say(frames.encode(m.Fault(kind="warning", text="who, me?")))
     stranger.say(frames.encode(m.StopAsk(reason="because")))
-    stranger.say(frames.encode(m.Publish(version=1)), b"", b"")
+    stranger.say(frames.encode(m.TrainerReport(state="training")))
     stranger.say(frames.encode(m.Heartbeat(boot_id="b", state="working", steps=-1)))
     stranger.say(frames.encode(m.Heartbeat(boot_id="b", state="working")))
     assert isinstance(frames.decode_from_broker(stranger.answer()), m.HelloAgain)
     place.refused({"malformed": 4, "oversize": 2, "protocol": 1, "unknown_node": 1, "not_permitted": 2})
     assert not stranger.saw(zmq.Event.DISCONNECTED)
+    stranger.say(bytes(1_000_000))
+    wait_until(lambda: stranger.saw(zmq.Event.DISCONNECTED), 10, "the end of a connection with a huge part")
+
+
+def _check_publish(place: Place, stranger: Stranger) -> None:
+    def counted() -> bool:
+        shown = kit.status(place.folder, f"127.0.0.1:{place.base}")
+        return bool(shown["refused_frames"]["not_permitted"] > 2)
+
+    wait_until(lambda: stranger.saw(zmq.Event.HANDSHAKE_FAILED_AUTH), 10, "the end of a stranger's handshake")
+    wait_until(counted, 10, "the stranger is counted")
+    assert not stranger.saw(zmq.Event.HANDSHAKE_SUCCEEDED)
 
 
 def _check_sessions(place: Place, stranger: Stranger, run_id: str) -> None:
@@ -144,6 +157,13 @@ def _check_samples(place: Place, stranger: Stranger) -> None:
 
 def test_the_ports_are_those_of_the_page() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
-    for words in ("| base |", "| base + 1 |", "| base + 2 |", "| base + 10 + 2i |", "| base + 11 + 2i |"):
+    for words in (
+        "| base |",
+        "| base + 1 |",
+        "| base + 2 |",
+        "| base + 3 |",
+        "| base + 10 + 2i |",
+        "| base + 11 + 2i |",
+    ):
         assert words in page
-    assert block_ports(100, 2) == [100, 101, 102, 110, 111, 112, 113, 180]
+    assert block_ports(100, 2) == [100, 101, 102, 103, 110, 111, 112, 113, 180]

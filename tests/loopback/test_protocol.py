@@ -13,6 +13,7 @@ from p2prl.core import messages as m
 from p2prl.net.sockets import Limits, Network
 from p2prl.wire import frames
 from tests import kit
+from tests.conftest import wait_until
 
 #: A package of its own, as pip would have installed it; only the host and some joiners have it on their path.
 _PACKAGE = {
@@ -50,6 +51,12 @@ class Host:
         return f"{path}:Idle"
 
 
+def peer_version(base: int) -> int:
+    """The run's weights version: not below 0 once the trainer has started."""
+    with kit.Peer(base) as peer:
+        return peer.status().weights_version
+
+
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     folder, base = tmp_path_factory.mktemp("protocol"), kit.free_base()
@@ -65,6 +72,8 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     flags = ("--env", "moonlander:Moonlander-v0", "--agent", "agent.py:Idle", "--players", "0")
     with kit.host(folder, *flags, name=f"p{base}", port=base, cwd=own.parent, env=extra) as program:
         program.wait_for("started")
+        wait_until(lambda: peer_version(base) >= 0, 60)
+        own.unlink()  # the trainer has it; for joiners it is a file on another machine
         yield Host(folder, base, program, extra)
 
 
@@ -167,7 +176,7 @@ def test_a_joiner_brings_its_own_copy_of_the_agents_file(host: Host) -> None:
 def test_a_joiner_without_the_agents_file_is_told_what_to_do(host: Host) -> None:
     with host.join("bare") as joiner:
         assert joiner.wait(20) == 1
-        told = joiner.wait_for_line("the host's agent is a file, agent.py:Idle")
+        told = joiner.wait_for_line(r"the host's agent is a file, .*agent\.py:Idle")
     assert "p2prl join --agent FILE:CLASS" in told
     assert "agent.py:Idle" in host.program.wait_for_line("bare: agent")
     with host.join("typo", "--agent", "nowhere.py:Idle") as joiner:
@@ -178,9 +187,9 @@ def test_a_joiner_without_the_agents_file_is_told_what_to_do(host: Host) -> None
 def test_another_source_is_said_on_both_sides(host: Host) -> None:
     agent = host.copy("edited", "0 or 1 per slot.", "0 or 1 per slot; edited.")
     with host.join("edited", "--agent", agent) as joiner:
-        assert "agent agent.py:Idle" in joiner.wait_for_line("differs from the host's")
+        assert "agent.py:Idle" in joiner.wait_for_line("differs from the host's")
         joiner.wait_for("progress", lambda e: e["steps"] > 0)
-        assert "agent agent.py:Idle" in host.program.wait_for_line("edited: warning: the source of")
+        assert "agent.py:Idle" in host.program.wait_for_line("edited: warning: the source of")
         assert joiner.end() == 0
 
 

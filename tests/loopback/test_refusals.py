@@ -116,8 +116,9 @@ _CONTROL: list[tuple[str, Frames]] = [
     ("malformed", [frames.encode(m.Goodbye(books=m.Books(produced=2**64 - 1, stored=2**64 - 1)))]),
     ("not_finite", [_beat(steps_per_s=float("nan"))]),
     ("oversize", [bytes(300_000)]),
-    ("oversize", [bytes(5_000_000)]),
-    ("not_permitted", [frames.encode(m.Publish(version=1)), b"header", b"payload"]),
+    ("not_permitted", [frames.encode(m.StopAsk(reason="signal"))]),
+    ("not_permitted", [frames.encode(m.TrainerReport(state="training"))]),
+    ("malformed", [_hello(slots=10**6)]),
 ]
 
 
@@ -136,6 +137,15 @@ def test_control(host: Host) -> None:
         liar.say(_beat(steps=5, reason="all is well"))
         found = wait_until(lambda: [n for n in peer.status().nodes if n.name == "liar" and n.steps == 5])
         assert found
+        # What is far too large costs the connection, not the host's memory; the next one is like any other.
+        liar.say(bytes(5_000_000))
+
+        def heard_again() -> bool:
+            liar.offer(_beat(steps=6))
+            return any(n.name == "liar" and n.steps == 6 for n in peer.status().nodes)
+
+        wait_until(heard_again)
+        assert refused(peer, liar.keys.public) == expected
         liar.say(m.Goodbye(reason="bye"))
 
 
@@ -231,6 +241,7 @@ def test_sessions(host: Host) -> None:
             "unknown_node",
             "protocol",
             "rate_limited",
+            "full",
         }
         shown = Counter(peer.status().shards[0].refused_reasons)
         assert all(shown[reason] >= count for reason, count in expected.items())
@@ -305,7 +316,9 @@ def test_nobody_is_heard_without_curve(host: Host) -> None:
             host.peer(_PUSH, kind="push", curve=False) as push,
             host.peer(_SAMPLE, curve=False) as sample,
             host.peer(2, kind="sub", curve=False) as weights,
+            host.peer(3, kind="push", curve=False) as publish,
         ):
+            publish.offer(frames.encode(_WEIGHTS), b"abc")
             control.offer(m.StatusAsk())
             push.offer(*good)  # ZeroMQ may have given the connection up already
             sample.offer(m.SampleAsk(ask=1, count=0))
@@ -315,6 +328,22 @@ def test_nobody_is_heard_without_curve(host: Host) -> None:
             peer.status()
             assert [one.hear(0.0) for one in (control, sample, weights)] == [None, None, None]
         liar.say(m.Goodbye(reason="bye"))
+
+
+_WEIGHTS = m.WeightsHeader(run_id="r", version=10**6, codec="lz4-named", size_bytes=3)
+
+
+@pytest.mark.usefixtures("unharmed")
+def test_only_the_trainer_gets_through_to_the_publish_socket(host: Host) -> None:
+    with host.peer() as peer, host.peer(3, kind="push") as liar:
+        before = peer.status()
+        wait_until(
+            lambda: (
+                liar.offer(frames.encode(_WEIGHTS), b"abc"),
+                peer.status().refused_frames["not_permitted"] > before.refused_frames.get("not_permitted", 0),
+            )[1]
+        )
+        assert peer.status().weights_version == before.weights_version
 
 
 # --- random damage
@@ -352,7 +381,7 @@ def test_thousands_of_damaged_control_messages(host: Host) -> None:
         [frames.encode(m.Goodbye(reason="r", books=m.Books(produced=1, pending=1)))],
         [frames.encode(m.WeightsAsk(have=-1))],
         [frames.encode(m.StopAsk(reason="signal"))],
-        [frames.encode(m.Publish(version=9)), b"header", b"payload"],
+        [frames.encode(m.TrainerReport(state="training", updates=9))],
     ]
     with host.peer() as peer, host.peer() as liar:
         member(liar, "fuzzer")

@@ -6,9 +6,11 @@ import pytest
 
 from p2prl.core.episodes import EpisodeStats
 from p2prl.core.gate import share_out
-from p2prl.core.ledger import DIED, Ledger
+from p2prl.core.ladder import has_lowest
+from p2prl.core.ledger import DIED, Ledger, fold_oldest
 from p2prl.core.membership import TRANSITIONS, Roster
 from p2prl.core.messages import Books
+from p2prl.core.outbox import merged
 from p2prl.core.weight_sync import WeightSync
 
 
@@ -174,3 +176,91 @@ def test_returns_of_the_least_exploring_slots_are_kept_apart() -> None:
     again = EpisodeStats()
     again.load(stats.save())
     assert (again.mean, again.mean_all, again.count) == (stats.mean, stats.mean_all, stats.count)
+
+
+def test_when_nobody_explores_least_the_highest_rank_moves_down() -> None:
+    roster = Roster(rungs=4)
+    roster.hello("a", "a", "b1", 1, [], 0.0)
+    roster.hello("b", "b", "b1", 1, [], 0.0)
+    last = roster.hello("c", "c", "b1", 2, [], 0.0)
+    before = list(last.seats)
+    assert [seat.rank for seat in before] == [2, 3]
+    assert roster.reseated(10.0) is None
+    roster.goodbye("a", "left", 10.0)
+    assert roster.reseated(10.0) is None
+    assert roster.reseated(12.0) is None
+    assert roster.reseated(12.1) is last
+    assert [seat.rank for seat in last.seats] == [0, 2]
+    assert not {seat.seed for seat in last.seats} & {seat.seed for seat in before}
+    assert last.moved
+    assert roster.reseated(20.0) is None
+
+
+def test_nobody_moves_while_someone_explores_least_or_comes_back_in_time() -> None:
+    roster = Roster(rungs=4)
+    wide = roster.hello("wide", "w", "b1", 1, [], 0.0, slots=4)  # ranks of four slots hold all four rungs
+    roster.hello("b", "b", "b1", 1, [], 0.0, slots=4)
+    roster.goodbye("wide", "left", 0.0)
+    assert not wide.seats
+    assert [roster.reseated(float(second)) for second in range(10)] == [None] * 10
+    narrow = Roster(rungs=4)
+    narrow.hello("a", "a", "b1", 1, [], 0.0)
+    narrow.hello("b", "b", "b1", 1, [], 0.0)
+    narrow.goodbye("a", "left", 0.0)
+    assert narrow.reseated(0.0) is None
+    assert narrow.hello("a", "a", "b2", 1, [], 1.0).seats[0].rank == 0
+    assert narrow.reseated(5.0) is None
+    narrow.goodbye("a", "left", 6.0)
+    assert narrow.reseated(6.0) is None, "the two seconds begin anew"
+    alone = Roster(rungs=4)
+    assert alone.reseated(0.0) is None
+    assert alone.reseated(9.0) is None
+
+
+def test_which_players_have_a_slot_that_explores_least() -> None:
+    assert [rank for rank in range(12) if has_lowest(rank, 1, 4)] == [0, 4, 8]
+    assert [rank for rank in range(6) if has_lowest(rank, 2, 4)] == [0, 2, 4]
+    assert all(has_lowest(rank, 4, 4) for rank in range(10))
+    assert all(has_lowest(rank, 1, 1) for rank in range(10))
+
+
+def test_only_gone_members_can_be_forgotten() -> None:
+    roster = Roster()
+    roster.hello("a", "a", "b1", 1, [], 0.0)
+    roster.forget("a")
+    assert "a" in roster.members
+    roster.goodbye("a", "left", 1.0)
+    roster.forget("a")
+    assert "a" not in roster.members
+
+
+def _gave(produced: int, pending: int = 0) -> Ledger:
+    ledger = Ledger()
+    ledger.booted("b")
+    ledger.reported("b", Books(produced=produced, stored=produced - pending, pending=pending), 10, 1)
+    return ledger
+
+
+def test_the_longest_gone_are_folded_and_the_totals_stay() -> None:
+    ledgers = {f"k{index}": _gave(produced=index, pending=1) for index in range(1, 11)}
+    before = merged([ledger.total() for ledger in ledgers.values()])
+    others = Ledger()
+    assert fold_oldest(ledgers, others, {"k1", "k5"}, keep=3) == ["k2", "k3", "k4", "k6", "k7"]
+    assert list(ledgers) == ["k1", "k5", "k8", "k9", "k10"]
+    after = merged([others.total(), *(ledger.total() for ledger in ledgers.values())])
+    assert after.balanced()
+    assert (after.produced, after.stored) == (before.produced, before.stored)
+    assert (after.pending, after.dropped_reasons) == (5, {DIED: 5})
+    assert (others.total_steps, others.total_episodes) == (50, 5)
+    assert fold_oldest(ledgers, others, {"k1", "k5"}, keep=3) == []
+
+
+def test_what_gave_nothing_and_what_gave_something() -> None:
+    silent = Ledger()
+    silent.booted("b")
+    assert not silent.gave
+    unheard = Ledger()
+    unheard.booted("b")
+    unheard.stored("b", 1)  # a bundle was stored before its first heartbeat
+    assert unheard.gave
+    assert _gave(1).gave

@@ -33,7 +33,7 @@ BUNDLE = m.PlayerBundle(rank=0, serial=1, ticks=2, steps=2, episodes=0, version=
 #: Each decoder, its bound, and messages that it takes.
 DECODERS: list[tuple[Decoder, int, list[m.Message]]] = [
     (frames.decode_enrol, frames.MAX_ENROL_BYTES, [CARD, m.Refusal(reason="protocol", text="t")]),
-    (frames.decode_to_broker, frames.MAX_TO_BROKER_BYTES, [HEARTBEAT, m.StatusAsk(), m.Publish(version=1)]),
+    (frames.decode_to_broker, frames.MAX_TO_BROKER_BYTES, [HEARTBEAT, m.StatusAsk(), m.WeightsAsk(have=1)]),
     (frames.decode_from_broker, frames.MAX_FROM_BROKER_BYTES, [RECEIPTS, WEIGHTS, m.Stopping(reason="time")]),
     (frames.decode_to_shard, frames.MAX_DELIVERY_BYTES, [m.Delivery(run_id="r", boot_id="b", seq=1)]),
     (frames.decode_bundle_header, frames.MAX_BUNDLE_HEADER_BYTES, [HEADER]),

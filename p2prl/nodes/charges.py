@@ -1,0 +1,156 @@
+"""What a host's processes are told: the keys, and the config of each at each start."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from p2prl.net.interfaces import chosen_interfaces
+from p2prl.net.keys import KeyPair, load_or_create, new_key_pair, state_folder
+from p2prl.nodes.options import HostOptions, default_players
+from p2prl.nodes.prepare import Prepared
+from p2prl.nodes.supervisor import Charge
+from p2prl.nodes.trainer_config import TrainerConfig
+from p2prl.nodes.wiring import BrokerConfig, MemberConfig, ShardConfig, Staff
+
+LOCAL = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The host's own key, and one for each kind of its processes."""
+
+    host: KeyPair
+    owner: KeyPair
+    trainer: KeyPair
+    shard: KeyPair
+    member: KeyPair
+
+    def staff(self) -> Staff:
+        """The public halves that have rights."""
+        return Staff(owner=self.owner.public, trainer=self.trainer.public, shard=self.shard.public)
+
+
+class Plan:
+    """Makes the charges.
+
+    Attributes:
+        base_port, name: may change; the next start of a process is told the new one.
+    """
+
+    def __init__(self, options: HostOptions, prepared: Prepared, base_port: int) -> None:
+        self.options = options
+        self.prepared = prepared
+        self.base_port = base_port
+        self.name = options.name
+        self.keys = _make_keys(prepared.file.run_id)
+        self.players = default_players() if options.players is None else options.players
+        self.bind = bind_hosts(options)
+
+    def charges(self) -> list[Charge]:
+        """In the order in which they are started."""
+        shards = [
+            Charge(f"shard {index}", "shard", self._shard_maker(index))
+            for index in range(self.options.experiment.shards)
+        ]
+        threads = str(max(1, (os.cpu_count() or 1) - self.players))
+        env = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+        trainer = Charge("trainer", "trainer", self._trainer_config, env)
+        members = [Charge("member", "member", self._member_config)] if self.players > 0 else []
+        return [Charge("broker", "broker", self._broker_config), *shards, trainer, *members]
+
+    def needed(self) -> list[str]:
+        """Those without which nobody can join."""
+        return ["broker", *(f"shard {index}" for index in range(self.options.experiment.shards))]
+
+    def _broker_config(self) -> BrokerConfig:
+        return BrokerConfig(
+            run=self.prepared.run,
+            run_name=self.prepared.file.name,
+            host_name=self.name,
+            keys=self.keys.host,
+            staff=self.keys.staff(),
+            base_port=self.base_port,
+            bind=self.bind,
+            shards=self.options.experiment.shards,
+            folder=str(self.prepared.folder),
+        )
+
+    def _shard_maker(self, index: int) -> Callable[[], ShardConfig]:
+        replay, shards = self.prepared.replay, self.options.experiment.shards
+
+        def make() -> ShardConfig:
+            return ShardConfig(
+                run=self.prepared.run,
+                index=index,
+                server_keys=self.keys.host,
+                shard_keys=self.keys.shard,
+                staff=self.keys.staff(),
+                base_port=self.base_port,
+                bind=self.bind,
+                folder=str(self.prepared.folder / "replay"),
+                broker=LOCAL,
+                kind="queue" if replay.kind == "queue" else "uniform",
+                capacity_bytes=-(-replay.capacity_bytes // shards),
+                window=replay.window,
+            )
+
+        return make
+
+    def _trainer_config(self) -> TrainerConfig:
+        train = self.options.experiment.train
+        return TrainerConfig(
+            run=self.prepared.run,
+            agent=self.options.experiment.agent.name,
+            replay=self.prepared.replay,
+            keys=self.keys.trainer,
+            server_key=self.keys.host.public,
+            host=LOCAL,
+            base_port=self.base_port,
+            folder=str(self.prepared.folder),
+            device=train.device,
+            publish_interval_s=train.publish_interval_s,
+            checkpoint_interval_s=train.checkpoint_interval_s,
+            keep_checkpoints=train.keep_checkpoints,
+        )
+
+    def _member_config(self) -> MemberConfig:
+        return MemberConfig(
+            host=LOCAL,
+            base_port=self.base_port,
+            server_key=self.keys.host.public,
+            keys=self.keys.member,
+            name=self.options.name,
+            players=self.players,
+            own=True,
+        )
+
+
+def bind_hosts(options: HostOptions) -> list[str]:
+    """Where to listen, as ZeroMQ wants it. Loopback always, for the host's own processes.
+
+    Raises:
+        UsageError: there is no such interface.
+    """
+    if not options.interfaces:
+        return ["*"]
+    hosts = [LOCAL]
+    for interface in chosen_interfaces(options.interfaces):
+        hosts += [address for address in interface.v4 if address != LOCAL]
+        hosts += [
+            f"[{address}]" for address in interface.v6 if not address.startswith("fe80") and address != "::1"
+        ]
+    return hosts
+
+
+def _make_keys(run_id: str) -> Keys:
+    home = state_folder()
+    return Keys(
+        host=load_or_create(home / "node.key"),
+        owner=new_key_pair(),
+        trainer=new_key_pair(),
+        shard=new_key_pair(),
+        # A key of its own for each run, so that its books and its seat come back with --resume.
+        member=load_or_create(home / "own" / f"{run_id}.key"),
+    )

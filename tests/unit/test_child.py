@@ -1,0 +1,70 @@
+"""What a child says is kept while nobody asks, within bounds, and no reader is ever in another's way."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from p2prl.nodes import child as module
+from p2prl.nodes.child import Child, Exited, LogLine
+from p2prl.nodes.process import ChildEvent
+from tests.conftest import wait_until
+
+#: Says far more than a pipe holds (64 kB), on both, and ends.
+FLOOD = """
+import json, sys, threading
+def lines():
+    for number in range(20000):
+        print("INFO line", number, file=sys.stderr)
+thread = threading.Thread(target=lines)
+thread.start()
+for number in range(20000):
+    print("printed", number)
+print(json.dumps({"kind": "failed", "text": "the cause"}))
+thread.join()
+"""
+
+
+class Nothing(msgspec.Struct):
+    """A config."""
+
+
+@pytest.fixture
+def flooding(monkeypatch: pytest.MonkeyPatch) -> Iterator[Child]:
+    """A child that is this script instead of one of p2prl's processes."""
+    real = module.subprocess.Popen
+    monkeypatch.setattr(
+        module.subprocess, "Popen", lambda command, **more: real([sys.executable, "-c", FLOOD], **more)
+    )
+    child = Child("flood", Nothing())
+    monkeypatch.undo()
+    yield child
+    child.kill()
+
+
+def test_a_flood_blocks_nobody_and_takes_no_event_with_it(flooding: Child) -> None:
+    wait_until(
+        lambda: not flooding.alive, 60.0
+    )  # without a call of news(): it would hang if its pipe was full
+    news = flooding.news()
+    lines = [item.text for item in news if isinstance(item, LogLine)]
+    assert {"line 19999", "printed 19999"} & set(lines[-1:])
+    assert len(lines) < 3000
+    assert [item.text for item in news if isinstance(item, ChildEvent)] == ["the cause"]
+    assert news[-1] == Exited(0)
+    assert flooding.news() == []
+
+
+def test_news_taken_during_a_flood_lose_no_event_and_no_reader(flooding: Child) -> None:
+    news: list[object] = []
+
+    def ended() -> bool:
+        news.extend(flooding.news())
+        return isinstance(news[-1], Exited) if news else False
+
+    wait_until(ended, 60.0)
+    assert [item.text for item in news if isinstance(item, ChildEvent)] == ["the cause"]
+    assert "line 19999" in [item.text for item in news if isinstance(item, LogLine)]
