@@ -76,8 +76,8 @@ def save(folder: Path, meta: Meta, learner: Arrays, weights: Arrays, *, name: st
     part = folder / f".{final.name}{_PART}"
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir()
-    save_file({key: _contiguous(value) for key, value in learner.items()}, part / _FILES[0])
-    save_file({key: _contiguous(value) for key, value in weights.items()}, part / _FILES[1])
+    _save_arrays(learner, part / _FILES[0])
+    _save_arrays(weights, part / _FILES[1])
     (part / _FILES[2]).write_bytes(msgspec.json.encode(meta))
     done = {file: _hash(part / file) for file in _FILES}
     write_atomically(part / "DONE", msgspec.json.encode(done), durable=True)
@@ -91,6 +91,13 @@ def save(folder: Path, meta: Meta, learner: Arrays, weights: Arrays, *, name: st
         part.rename(final)
     fsync_folder(folder)
     return final
+
+
+def _save_arrays(arrays: Arrays, path: Path) -> None:
+    try:
+        save_file({key: _contiguous(value) for key, value in arrays.items()}, path)
+    except SafetensorError as error:  # its own error for a full disk
+        raise OSError(f"{path.name} cannot be written: {error}") from error
 
 
 def _contiguous(value: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _TRAINER_SILENT_S = 10.0
 #: A working node further behind than this is named.
 _LATE_VERSIONS = 100
+_GRACE_S = 8.0
 _TERSE_CHARS = 40
 
 
@@ -180,7 +181,8 @@ def _warnings(view: StatusView, nodes: list[m.NodeStatus]) -> list[str]:
     if broker.stopping:
         return []
     warnings = [text for report in broker.desk.reports.values() for text in report.warnings]
-    if not any(node.players and node.state != "gone" for node in nodes):
+    waited = view.now - broker.started > _GRACE_S  # a host's own players come a moment after its broker
+    if waited and not any(node.players and node.state != "gone" for node in nodes):
         warnings.append(f"no players: waiting for `p2prl join {broker.host_name}` on another machine")
     late = [node for node in nodes if node.state == "working" and node.lag > _LATE_VERSIONS]
     return warnings + [f"{node.name} plays with weights {node.lag} versions old" for node in late]

@@ -13,6 +13,7 @@ import numpy as np
 
 from p2prl import __version__
 from p2prl.core import messages as m
+from p2prl.core.episodes import WINDOW
 from p2prl.errors import MissingPackage, P2prlError, RemoteProtocolError, UsageError
 from p2prl.learn.contracts import Batch, Learner
 from p2prl.learn.sampling import Sampler, columns_from_frames
@@ -38,7 +39,8 @@ _PUBLISH_LIMITS = Limits(message_bytes=1_000, send_messages=2, receive_messages=
 #: Metrics are means over the last so many values.
 _METRIC_WINDOW = 100
 _BEST_INTERVAL_S = 2.0
-_BEST_MIN_EPISODES = 20
+#: Fewer episodes are luck.
+_BEST_MIN_EPISODES = WINDOW
 
 
 class Trainer:
@@ -143,6 +145,8 @@ class Trainer:
         elif isinstance(message, m.RunProgress):
             self.progress = message
             self._maybe_best()
+        elif isinstance(message, m.Stopping) and message.reason == "return" and self.learner is not None:
+            self._save_best(self.learner)  # what reached the goal is what `eval` shall show
 
     def _on_refusal(self, refusal: m.Refusal) -> None:
         raise P2prlError(f"the broker refused its own trainer: {refusal.text}")
@@ -277,11 +281,14 @@ class Trainer:
         mean, now = self.progress.return_mean, self.loop.now()
         if self.learner is None or mean is None or self.progress.return_episodes < _BEST_MIN_EPISODES:
             return
-        if now - self._best_at < _BEST_INTERVAL_S or (self.best is not None and mean <= self.best):
+        # Of equals the newer: it has learned more.
+        if now - self._best_at < _BEST_INTERVAL_S or (self.best is not None and mean < self.best):
             return
         self._best_at, self.best = now, mean
+        self._save_best(self.learner)
+
+    def _save_best(self, learner: Learner) -> None:
         try:
-            learner = self.learner
             checkpoint.save(
                 self.folder, self._meta(), learner.save(), learner.weights(), name=checkpoint.BEST
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from tests import kit
@@ -95,3 +96,16 @@ def test_wait_is_the_default_and_says_why_it_waits(tmp_path: Path) -> None:
         assert last is not None
         assert last["bundles"]["dropped"] == 0
         assert host.end() == 0
+
+
+def test_a_solved_run_evaluates_to_what_it_was_stopped_for(tmp_path: Path) -> None:
+    """Near-random play earns the chain's reward too, while exploration falls: that must not count as solved."""
+    with kit.host(tmp_path, "chain", "--players", "1", "--stop-return", "0.9", "--seed", "3") as host:
+        results = host.wait_for("started")["results"]
+        assert host.wait(90) == 0
+        stopped = host.last("stopped")
+    assert stopped is not None
+    assert stopped["reason"] == "return"
+    done = kit.run(tmp_path, "eval", results, "-n", "5", "--json")
+    assert done.returncode == 0, done.stderr
+    assert min(json.loads(done.stdout)["returns"]) >= 0.9
