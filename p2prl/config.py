@@ -15,6 +15,8 @@ NotNegativeFloat = Annotated[float, msgspec.Meta(ge=0)]
 Seed = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 #: Ports base+10 to base+11+2*32 lie below the web page's, base+80.
 MAX_SHARDS = 32
+#: What a host takes of one node (core/bounds.py).
+MAX_PLAYERS = 256
 #: What one bundle can carry (wire/bundle.py).
 MAX_SLOTS = 1024
 Slots = Annotated[int, msgspec.Meta(ge=1, le=MAX_SLOTS)]

@@ -28,6 +28,7 @@ else:
 
 DEFAULT_PRESET = "cartpole"
 EXPERIMENT_FILE = "experiment.toml"
+RUN_FILE = "run.json"
 
 Struct = TypeVar("Struct", bound=msgspec.Struct)
 Tree = dict[str, Any]
@@ -84,6 +85,16 @@ def latest_run(results: Path, experiment: str | None = None) -> Path:
             f"{results} does not hold {what}: name a run's folder, or the folder that holds runs"
         )
     return max(runs, key=lambda run: (has_checkpoint(run), runs.index(run)))
+
+
+def last_host_name(run: Path) -> str | None:
+    """The name under which a run was hosted last, so that `p2prl join NAME` still finds it; None if not known."""
+    try:
+        return (
+            msgspec.json.decode((run / RUN_FILE).read_bytes(), type=dict[str, Any]).get("host_name") or None
+        )
+    except (OSError, msgspec.DecodeError):
+        return None
 
 
 def has_checkpoint(run: Path) -> bool:

@@ -220,10 +220,11 @@ def host(
     return Program(
         "host",
         *arguments,
-        *("--name", name, "--interface", "lo", "--json"),
+        *(("--name", name) if name else ()),
+        *("--interface", "lo", "--json"),
         *(("--port", str(port)) if port is not None else ()),
         *(() if "--results" in arguments else ("--results", str(tmp_path / "results"))),
-        home=tmp_path / f"home-{name}",
+        home=tmp_path / f"home-{name or 'host'}",
         **more,
     )
 

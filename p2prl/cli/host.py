@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from p2prl.cli.context import Interfaces, Json, Name, Verbose, node_name, verbose
-from p2prl.config import MAX_SHARDS, MAX_SLOTS
+from p2prl.config import MAX_PLAYERS, MAX_SHARDS, MAX_SLOTS
 from p2prl.errors import UsageError
+from p2prl.settings import last_host_name
 
 if TYPE_CHECKING:
     from p2prl.nodes.options import HostOptions
@@ -47,7 +48,11 @@ def host(
     players: Annotated[
         int | None,
         typer.Option(
-            "--players", metavar="N", min=0, help="Own player processes; default: cores - 1, at least 1."
+            "--players",
+            metavar="N",
+            min=0,
+            max=MAX_PLAYERS,
+            help="Own player processes; default: cores - 1, at least 1.",
         ),
     ] = None,
     envs: Annotated[
@@ -131,15 +136,15 @@ def host(
     )
     if stop_time == 0:
         raise UsageError("--stop-time wants more than 0 seconds")
-    chosen_name = node_name(name)
     if resume:
         results, effective = resumed_experiment(flags, results)
+        name = name or last_host_name(results)
     else:
         effective = effective_experiment(flags)
     check_installed(effective)
     options = HostOptions(
         experiment=effective,
-        name=chosen_name,
+        name=node_name(name),
         players=players,
         results=results,
         resume=resume,

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from p2prl.cli.context import Interfaces, Json, Name, Target, Verbose, node_name, verbose
-from p2prl.config import MAX_SLOTS
+from p2prl.config import MAX_PLAYERS, MAX_SLOTS
 from p2prl.errors import UsageError
 
 
@@ -19,7 +19,11 @@ def join(
     players: Annotated[
         int | None,
         typer.Option(
-            "--players", metavar="N", min=1, help="Player processes; default: cores - 1, at least 1."
+            "--players",
+            metavar="N",
+            min=1,
+            max=MAX_PLAYERS,
+            help="Player processes; default: cores - 1, at least 1.",
         ),
     ] = None,
     envs: Annotated[

@@ -121,6 +121,7 @@ class Host:
 
     def _keep_base(self, base: int) -> None:
         self.prepared.file.base_port = base
+        self.prepared.file.host_name = self.options.name
         save_run_file(self.prepared.folder, self.prepared.file)
 
     def _dial(self) -> ControlLine:

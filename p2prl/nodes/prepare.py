@@ -20,20 +20,20 @@ from p2prl.learn.rollout import EnvironmentFailed
 from p2prl.learn.spaces import env_spec, session_schema
 from p2prl.nodes.files import write_atomically
 from p2prl.registry import make_agent, make_env_factory, provider, resolve_agent, source_hash
-from p2prl.settings import EXPERIMENT_FILE, dump_experiment, slug
+from p2prl.settings import EXPERIMENT_FILE, RUN_FILE, dump_experiment, slug
 
-RUN_FILE = "run.json"
 #: What is left to the machine's owner beside the replay buffer.
 _SPARE_BYTES = 200_000_000
 
 
 class RunFile(msgspec.Struct):
-    """`run.json`: what names a run for ever, and where it listened last."""
+    """`run.json`: what names a run for ever, and under which name and port it was hosted last."""
 
     run_id: str
     name: str
     created: float
     base_port: int = 0
+    host_name: str = ""
 
 
 @dataclass(frozen=True)

@@ -45,15 +45,17 @@ def test_a_joiner_plays_for_a_host_without_players(tmp_path: Path) -> None:
 
 def test_resume_goes_on_where_it_was(tmp_path: Path) -> None:
     results = ("--results", str(tmp_path / "results"))
-    with kit.host(tmp_path, "chain", "--players", "1", "--stop-steps", "4000", *results) as first:
+    stop = ("--stop-steps", "4000")
+    with kit.host(tmp_path, "chain", "--players", "1", *stop, *results, name="classroom") as first:
         assert first.wait(60) == 0
     before = first.last("stopped")
     assert before is not None
-    with kit.host(tmp_path, "--players", "0", "--resume", *results) as second:
+    with kit.host(tmp_path, "--players", "0", "--resume", *results, name="") as second:
         started = second.wait_for("started")
         shown = second.wait_for("progress", lambda e: e["updates"] >= before["updates"] > 0)
         assert started["resumed"]
         assert started["term"] == 2
+        assert started["name"] == "classroom", "joiners know it by that name"
         assert shown["steps"] == before["steps"]
         assert shown["episodes"] >= before["episodes"]
         assert shown["weights_version"] > before["weights_version"]
