@@ -130,9 +130,13 @@ class MemberDesk:
         if peer is None or peer.route != route:
             return
         ledger, last = self.saved.ledgers[key], peer.report
-        if goodbye.books is not None and last is not None:
+        if goodbye.books is not None:
             check_books(goodbye.books)
-            ledger.reported(last.boot_id, goodbye.books, last.steps, last.episodes)
+            # Who was here for less than a second has sent no heartbeat; its books count all the same.
+            boot_id, steps, episodes = (
+                (last.boot_id, last.steps, last.episodes) if last is not None else (peer.hello.boot_id, 0, 0)
+            )
+            ledger.reported(boot_id, goodbye.books, steps, episodes)
         ledger.close(LEFT)
         reason = line(goodbye.reason)
         if self.roster.goodbye(key, reason, now) is not None:
