@@ -68,7 +68,12 @@ class Host:
         self.claim = self._first_claim()
         self.plan = Plan(options, prepared, self.claim.base)
         self.supervisor = Supervisor(
-            self.loop, self.say, self._on_ready, self._on_given_up, self._on_port_taken
+            self.loop,
+            self.say,
+            self._on_ready,
+            self._on_given_up,
+            self._on_port_taken,
+            lambda: self.signalled,
         )
         self.announcer: Announcer | None = None
         self.announced: Announced | None = None

@@ -68,6 +68,7 @@ class Supervisor:
         given_up: called once if a process cannot be kept alive.
         port_taken: called with the cause when a process died because somebody else listens on its port; True if
             that is dealt with, and it is not to be started again on the same one.
+        asked_to_end: True once a signal came: what it took of our processes is not started again.
     """
 
     def __init__(
@@ -77,10 +78,12 @@ class Supervisor:
         ready: Callable[[Charge, ChildEvent], None],
         given_up: Callable[[GivenUp], None],
         port_taken: Callable[[str], bool],
+        asked_to_end: Callable[[], bool],
     ) -> None:
         self._loop = loop
         self._say, self._ready, self._given_up, self._port_taken = say, ready, given_up, port_taken
         self.charges: dict[str, Charge] = {}
+        self._asked_to_end = asked_to_end
         self._ending = False
         loop.every(_WATCH_S, self.watch)
 
@@ -187,7 +190,7 @@ class Supervisor:
         assert charge.child is not None
         charge.child.wait(0.0)
         charge.child = None
-        if self._ending:
+        if self._ending or self._asked_to_end():
             return
         if charge.port_taken and self._port_taken(charge.last_words):
             return

@@ -260,8 +260,7 @@ def test_who_explores_least_is_replaced(tmp_path: Path) -> None:
 
                 # Only episodes on the ladder's lowest rung count for the mean, and it had none of those before.
                 wait_until(moved, 30.0, "the second joiner takes the place of the first, and plays there")
-                [player] = working(peer, "second").player_reports
-                assert player.steps > 0
+                wait_until(lambda: working(peer, "second").player_reports[0].steps > 0, 20.0)
                 node = row(peer, "second")
                 assert node is not None
                 assert node.bundles.balanced()
