@@ -68,7 +68,6 @@ class Member:
         self._began = loop.now()
         self._grant: int | None = None
         self._seats: list[m.Seat] = []
-        self._hellos_seen = 0
         self._fatal: P2prlError | None = None
         self.left = Left("signal", "", m.Books())
         self.network = Network(loop, admits=lambda key: key in self.players.keys)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
+import pickle  # only to make hostile bytes: nothing here or in p2prl loads any
 import random
 from collections import Counter
 from collections.abc import Iterator

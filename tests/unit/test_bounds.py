@@ -5,11 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from p2prl import config
 from p2prl.core import bounds
 from p2prl.core.ledger import Ledger
 from p2prl.core.messages import PROTOCOL, Books, Heartbeat, Hello, PlayerReport, Seat
 from p2prl.core.outbox import Outbox, merged
 from p2prl.errors import RemoteProtocolError
+from p2prl.wire import bundle
 
 HELLO = Hello(protocol=PROTOCOL, version="1", role="member", name="n", boot_id="b", players=2)
 BEAT = Heartbeat(boot_id="b", state="working")
@@ -101,3 +103,9 @@ def test_in_flight_is_what_was_sent_and_not_settled() -> None:
     outbox = Outbox(window_bytes=1000, window_bundles=10)
     outbox.produced(1, 10, 1, now=0.0)
     assert (outbox.pending, outbox.in_flight) == (1, 0)
+
+
+def test_what_is_typed_is_bounded_as_what_is_taken() -> None:
+    """Core and wire may not import config, so the numbers stand twice."""
+    assert config.MAX_PLAYERS == bounds.MAX_PLAYERS
+    assert config.MAX_SLOTS == bundle.MAX_SLOTS
