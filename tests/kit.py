@@ -214,12 +214,22 @@ class Program:
 
 
 def host(
-    tmp_path: Path, *arguments: str, name: str = "host", port: int | None = BASE_PORT, **more: Any
+    tmp_path: Path,
+    *arguments: str,
+    name: str = "host",
+    port: int | None = BASE_PORT,
+    open_: bool = True,
+    **more: Any,
 ) -> Program:
-    """`p2prl host --json` on loopback, with its own state folder and results below `tmp_path`."""
+    """`p2prl host --json` on loopback, with its own state folder and results below `tmp_path`.
+
+    Args:
+        open_: admit any key (`--open`); most tests are not about who may come in.
+    """
     return Program(
         "host",
         *arguments,
+        *(("--open",) if open_ else ()),
         *(("--name", name) if name else ()),
         *("--interface", "lo", "--json"),
         *(("--port", str(port)) if port is not None else ()),

@@ -34,8 +34,15 @@ REFUSALS = (
     "not_permitted",  # the sender's key has no right to say this
     "unknown_node",  # the sender was not welcomed
     "protocol",  # the sender speaks another protocol number
-    "rate_limited",  # more enrolments at once than anybody needs
+    "rate_limited",  # more messages, or enrolments at once, than anybody needs
+    "over_quota",  # more bundles or bytes than one node may give; they are to come again later
+    "out_of_bounds",  # a reward or an episode's length that the environment says cannot be
     "full",  # one member more than a host takes
+    "not_admitted",  # its key was not let in, or not yet
+    "wrong_code",  # it does not know the join code, or somebody in between changed a message
+    "no_code",  # no join code is valid now, or the token is not known
+    "removed",  # the host's owner removed it
+    "quarantined",  # it is kept out of this run
 )
 
 
@@ -49,8 +56,12 @@ MessageT = TypeVar("MessageT", bound=Message)
 # --- enrol: ROUTER without CURVE, tiny frames ---------------------------------------------------------------------
 
 
+#: How a host stands to a node's key.
+Standing = Literal["unknown", "waiting", "admitted", "removed", "quarantined"]
+
+
 class EnrolAsk(Message, frozen=True, kw_only=True, tag="enrol_ask"):
-    """newcomer -> host: who are you? (The join code's proof will travel here too.)"""
+    """newcomer -> host: who are you, and how do I stand with you? Nothing in the answer is proved yet."""
 
     protocol: int
     version: str
@@ -58,7 +69,12 @@ class EnrolAsk(Message, frozen=True, kw_only=True, tag="enrol_ask"):
 
 
 class EnrolCard(Message, frozen=True, kw_only=True, tag="enrol_card"):
-    """host -> newcomer: who I am, and the key to expect on every other socket."""
+    """host -> newcomer: who I am, and the key to expect on every other socket.
+
+    Attributes:
+        open: this host admits any key.
+        standing: how it stands to the asker's key.
+    """
 
     protocol: int
     version: str
@@ -71,15 +87,71 @@ class EnrolCard(Message, frozen=True, kw_only=True, tag="enrol_card"):
     env: str
     agent: str
     open: bool = True
+    standing: Standing = "unknown"
+
+
+class EnrolBegin(Message, frozen=True, kw_only=True, tag="enrol_begin"):
+    """newcomer -> host, first of four: I know the join code, or a token's secret, and will prove it (SPAKE2).
+
+    Attributes:
+        node_key: what is to be admitted.
+        name: for people.
+        share: SPAKE2's first message (core/enrolment.py).
+        token: which token's secret; empty for the join code.
+    """
+
+    protocol: int
+    version: str
+    node_key: str
+    name: str
+    share: bytes
+    token: str = ""
+
+
+class EnrolShare(Message, frozen=True, kw_only=True, tag="enrol_share"):
+    """host -> newcomer, second of four.
+
+    Attributes:
+        share: SPAKE2's second message.
+    """
+
+    share: bytes
+
+
+class EnrolProof(Message, frozen=True, kw_only=True, tag="enrol_proof"):
+    """newcomer -> host, third of four: the newcomer proves first, so that each guess at the code is seen and counted.
+
+    Attributes:
+        proof: a MAC under the key that both sides now have.
+    """
+
+    proof: bytes
+
+
+class EnrolProved(Message, frozen=True, kw_only=True, tag="enrol_proved"):
+    """host -> newcomer, last of four: proved, and here is the host's own proof.
+
+    Attributes:
+        proof: as in EnrolProof.
+        standing: `admitted`, or `waiting` for the host's owner (`p2prl host --approve`).
+    """
+
+    proof: bytes
+    standing: Standing
 
 
 class Refusal(Message, frozen=True, kw_only=True, tag="refusal"):
-    """host -> anyone: no, and why; the answer to an EnrolAsk or a Hello. `reason` is `protocol` or `full`."""
+    """host -> anyone: no, and why; the answer to an enrolment or a Hello. `reason` is one of the refusals below.
+
+    Attributes:
+        retry_after_s: when it may be tried again; 0 if that is of no use.
+    """
 
     reason: str
     text: str
     protocol: int = PROTOCOL
     version: str = ""
+    retry_after_s: float = 0.0
 
 
 # --- parts of the control socket's messages ------------------------------------------------------------------------
@@ -209,6 +281,7 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
         role: what the sender is; `shard` and `trainer` need the host's own keys.
         seats: those that it has already, from before the broker restarted.
         slots: environments of each of its players; 0 for as many as the run says.
+        continues: the boot id whose books go on in this boot's, because its spool was found; empty for none.
     """
 
     protocol: int
@@ -223,6 +296,7 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
     own: bool = False
     seats: list[Seat] = []
     slots: int = 0
+    continues: str = ""
 
 
 class Heartbeat(Message, frozen=True, kw_only=True, tag="heartbeat"):
@@ -230,6 +304,7 @@ class Heartbeat(Message, frozen=True, kw_only=True, tag="heartbeat"):
 
     Attributes:
         players: one report per player.
+        spooled: of the pending bundles, those on its disk.
     """
 
     boot_id: str
@@ -241,6 +316,7 @@ class Heartbeat(Message, frozen=True, kw_only=True, tag="heartbeat"):
     weights_version: int = -1
     books: Books = Books()
     players: list[PlayerReport] = []
+    spooled: int = 0
 
 
 class Fault(Message, frozen=True, kw_only=True, tag="fault"):
@@ -357,6 +433,50 @@ class Rename(Message, frozen=True, kw_only=True, tag="rename"):
     name: str
 
 
+class NodesAsk(Message, frozen=True, kw_only=True, tag="nodes_ask"):
+    """owner -> broker: which keys do you know, and what is the join code? The answer is a NodesReply."""
+
+
+class AdmitAsk(Message, frozen=True, kw_only=True, tag="admit_ask"):
+    """owner -> broker: let this key in; it waited, or had been removed. The answer is a NodesReply."""
+
+    key: str
+
+
+class RemoveAsk(Message, frozen=True, kw_only=True, tag="remove_ask"):
+    """owner -> broker: this key is out from now on, its live connections too. The answer is a NodesReply."""
+
+    key: str
+
+
+class QuarantineAsk(Message, frozen=True, kw_only=True, tag="quarantine_ask"):
+    """owner -> broker: this key is kept out of this run, and its sessions are not sampled. The answer: a NodesReply.
+
+    Attributes:
+        undo: let it in again, and sample what is still there of its sessions.
+    """
+
+    key: str
+    reason: str = ""
+    undo: bool = False
+
+
+class CodeAsk(Message, frozen=True, kw_only=True, tag="code_ask"):
+    """owner -> broker: make a new join code; the answer is a CodeNews."""
+
+
+class InviteAsk(Message, frozen=True, kw_only=True, tag="invite_ask"):
+    """owner -> broker: make a token, for machines where nobody types. The answer is an Invite.
+
+    Attributes:
+        uses: how many nodes it admits.
+        ttl_s: for how long, in seconds.
+    """
+
+    uses: int
+    ttl_s: float
+
+
 # --- control: broker -> members, trainers, shards, clients ---------------------------------------------------------
 
 
@@ -448,6 +568,95 @@ class Stopping(Message, frozen=True, kw_only=True, tag="stopping"):
     reason: str
 
 
+class Access(Message, frozen=True, kw_only=True, tag="access"):
+    """broker -> shards: who may give sessions; the whole of it, at each change, and with a shard's Welcome.
+
+    Attributes:
+        open: any key but the barred ones.
+        admitted: keys that may.
+        barred: keys that may not, in an open host: removed or quarantined.
+        quarantined: keys whose sessions are not to be sampled.
+    """
+
+    open: bool
+    admitted: list[str]
+    barred: list[str]
+    quarantined: list[str]
+
+
+class CodeNews(Message, frozen=True, kw_only=True, tag="code_news"):
+    """broker -> owner: the join code as it is now; with the owner's Welcome, and at each change.
+
+    Attributes:
+        code: empty if this host has none (it is open).
+        uses: how many nodes it still admits; null for no limit.
+        ttl_s: seconds that it is still valid; null for no limit.
+        reason: why it changed: `new`, `guesses`, `used`, `expired` or `asked`.
+    """
+
+    code: str
+    uses: int | None = None
+    ttl_s: float | None = None
+    reason: str = "new"
+
+
+class Invite(Message, frozen=True, kw_only=True, tag="invite"):
+    """broker -> owner: a token (net/tokens.py makes one text of it).
+
+    Attributes:
+        id: which one.
+        secret: what a newcomer proves that it knows.
+        server_key: the host's key.
+        addresses: where it listens, as far as it knows.
+        uses, ttl_s: as in InviteAsk.
+    """
+
+    id: str
+    secret: str
+    server_key: str
+    addresses: list[str]
+    base_port: int
+    uses: int
+    ttl_s: float
+
+
+class NodeEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One key that the host knows, as `p2prl nodes` shows it.
+
+    Attributes:
+        how: what let it in: `code`, `token`, `owner` or `open`.
+        since: when it got this standing, in seconds since the epoch.
+        state: its state as a member; empty if it is none now.
+        refused: what this host refused of it, by reason.
+    """
+
+    key: str
+    name: str
+    standing: Standing
+    how: str = ""
+    reason: str = ""
+    address: str = ""
+    since: float = 0.0
+    state: str = ""
+    refused: dict[str, int] = {}
+
+
+class NodesReply(Message, frozen=True, kw_only=True, tag="nodes_reply"):
+    """broker -> owner: every key that it knows, after what was asked for was done.
+
+    Attributes:
+        code: as in CodeNews.
+        uses, ttl_s: as in CodeNews.
+    """
+
+    host_name: str
+    open: bool
+    nodes: list[NodeEntry]
+    code: str = ""
+    uses: int | None = None
+    ttl_s: float | None = None
+
+
 class ShardStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One shard, as `p2prl status` shows it."""
 
@@ -478,6 +687,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
         faults: its last five faults.
         state: starting, working, stalled, paused or gone; `reason` says why if it is not working.
         refused_by_host: what the host refused of this node, by reason, malformed frames included.
+        spooled: of its pending bundles, those on its disk.
+        standing: admitted, removed or quarantined.
     """
 
     name: str
@@ -500,6 +711,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     refused_by_host: dict[str, int] = {}
     player_reports: list[PlayerReport] = []
     faults: list[str] = []
+    spooled: int = 0
+    standing: Standing = "admitted"
 
 
 class StatusReply(Message, frozen=True, kw_only=True, tag="status_reply"):
@@ -514,6 +727,7 @@ class StatusReply(Message, frozen=True, kw_only=True, tag="status_reply"):
         refused_frames: frames refused at control and enrol, by reason.
         members_waiting: true if nobody plays.
         stopping: why the run ends, or empty.
+        waiting_nodes: names of nodes that proved the code and wait for the owner's word.
         return_mean: over the last 100 episodes of the least exploring slots; None before the first one.
         return_episodes: how many episodes that mean is over (at most 100).
     """
@@ -547,6 +761,7 @@ class StatusReply(Message, frozen=True, kw_only=True, tag="status_reply"):
     open: bool = True
     members_waiting: bool = False
     stopping: str = ""
+    waiting_nodes: list[str] = []
 
 
 # --- sessions: PUSH -> PULL, member -> shard ------------------------------------------------------------------------
@@ -555,7 +770,8 @@ class StatusReply(Message, frozen=True, kw_only=True, tag="status_reply"):
 class Delivery(Message, frozen=True, kw_only=True, tag="delivery"):
     """member -> shard, frame 1 of 3. Frame 2 is the player's BundleHeader, frame 3 its payload; both opaque here.
 
-    (node key, boot_id, seq) names a bundle for ever; `seq` counts from 0 for each shard and boot.
+    (node key, boot_id, seq) names a bundle for ever; `seq` counts from 0 for each shard and boot. `boot_id` is of the
+    boot that numbered the bundle: one that comes from a spool keeps its name.
     """
 
     run_id: str
@@ -688,7 +904,7 @@ class PlayerCredit(Message, frozen=True, kw_only=True, tag="player_credit"):
     credit: int
 
 
-EnrolMessage = EnrolAsk | EnrolCard | Refusal
+EnrolMessage = EnrolAsk | EnrolCard | EnrolBegin | EnrolShare | EnrolProof | EnrolProved | Refusal
 ToBroker = (
     Hello
     | Heartbeat
@@ -701,6 +917,12 @@ ToBroker = (
     | StatusAsk
     | StopAsk
     | Rename
+    | NodesAsk
+    | AdmitAsk
+    | RemoveAsk
+    | QuarantineAsk
+    | CodeAsk
+    | InviteAsk
 )
 FromBroker = (
     Welcome
@@ -715,6 +937,10 @@ FromBroker = (
     | StatusReply
     | WeightsHeader
     | Refusal
+    | Access
+    | CodeNews
+    | Invite
+    | NodesReply
 )
 ToShard = Delivery
 SampleMessage = SampleAsk | SampleReply
