@@ -117,7 +117,7 @@ def resolve_agent(name: str, provided_by: str = "") -> type[Agent]:
         MissingPackage: the agent needs a package that is not installed here.
     """
     path, _, class_name = name.rpartition(":")
-    if path.endswith(".py"):
+    if is_file_agent(name):
         found = _class_in_file(Path(path), class_name)
     else:
         points = _entry_points(AGENTS)
@@ -130,6 +130,15 @@ def resolve_agent(name: str, provided_by: str = "") -> type[Agent]:
             f"{name} is no agent: it lacks {', '.join(missing) or 'a class'}; see docs/write-an-agent.md"
         )
     return found
+
+
+def is_file_agent(name: str) -> bool:
+    """True for `path/to/file.py:Class`, False for an entry point's name.
+
+    >>> is_file_agent("mine.py:Agent"), is_file_agent("dqn")
+    (True, False)
+    """
+    return name.rpartition(":")[0].endswith(".py")
 
 
 def make_agent(cls: type[Agent], env: EnvSpec, settings: Mapping[str, Any]) -> Agent:

@@ -220,6 +220,18 @@ def fit(kind: type[Struct], tree: Mapping[str, Any], prefix: str = "", hints: It
     return kind(**values)
 
 
+def size_bytes(key: str, text: str) -> int:
+    """Bytes, as in `64000000`, `64MB` or `64MiB`. Raises UsageError, naming `key`.
+
+    >>> size_bytes("x", "64MB"), size_bytes("x", "0")
+    (64000000, 0)
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if not match:
+        raise UsageError(f"{key} = {text!r}: expected bytes, as in 64000000, 64MB or 64MiB")
+    return int(float(match[1]) * _UNITS[match[2].lower()])
+
+
 def nearest(word: str, candidates: Iterable[str], count: int = 3) -> str:
     """`did you mean a or b?` for a mistyped word, or an empty string."""
     lower = {name.lower(): name for name in candidates}
@@ -333,7 +345,7 @@ def _nearest_keys(key: str, known: Sequence[str]) -> list[str]:
 
 def _fit_value(key: str, value: Any, kind: Any) -> Any:
     if key.endswith("_bytes") and isinstance(value, str):
-        value = _size_bytes(key, value)
+        value = size_bytes(key, value)
     if isinstance(value, float) and value.is_integer() and not _converts(value, kind):
         value = int(value)  # 1e6 is a float in TOML, and how people write a million
     if isinstance(value, float) and not math.isfinite(value):
@@ -365,10 +377,3 @@ def _choices(kind: Any) -> list[Any]:
     if get_origin(kind) is Literal:
         return list(get_args(kind))
     return [choice for part in get_args(kind) for choice in _choices(part)]
-
-
-def _size_bytes(key: str, text: str) -> int:
-    match = _SIZE.fullmatch(text.strip())
-    if not match:
-        raise UsageError(f"{key} = {text!r}: expected bytes, as in 64000000, 64MB or 64MiB")
-    return int(float(match[1]) * _UNITS[match[2].lower()])

@@ -30,10 +30,13 @@ Event = dict[str, Any]
 ROOT = Path(__file__).resolve().parent.parent
 #: Test agents and environments; see tests/samples.
 SAMPLES = ROOT / "tests" / "samples"
+#: An agent that learns nothing and acts at random. A joiner names its own copy: a host cannot make it run a file.
+IDLE = f"{SAMPLES / 'idle.py'}:Idle"
 #: Far from the default block, so that a host that a developer runs by hand is not in the way.
 BASE_PORT = int(os.environ.get("P2PRL_TEST_BASE_PORT", "21000"))
 #: Blocks of ports for hosts that are to be found by nobody else; runs of the tests side by side begin apart.
-_FIRST_BLOCK, _LAST_BLOCK = 21_100, 23_900
+_FIRST_BLOCK = int(os.environ.get("P2PRL_TEST_FIRST_BLOCK", "21100"))
+_LAST_BLOCK = _FIRST_BLOCK + 2_800
 _blocks = itertools.count(os.getpid())
 
 
@@ -240,14 +243,25 @@ def host(
 
 
 def join(
-    tmp_path: Path, *arguments: str, name: str = "joiner", target: str | None = None, **more: Any
+    tmp_path: Path,
+    *arguments: str,
+    name: str = "joiner",
+    target: str | None = None,
+    agent: str = "",
+    **more: Any,
 ) -> Program:
-    """`p2prl join --json`, by default to the host on BASE_PORT."""
+    """`p2prl join --json`, by default to the host on BASE_PORT.
+
+    Args:
+        target: the host; an empty one to name none.
+        agent: this node's copy of the host's `file.py:Class`, IDLE for example.
+    """
     return Program(
         "join",
-        target if target is not None else f"127.0.0.1:{BASE_PORT}",
+        *([f"127.0.0.1:{BASE_PORT}"] if target is None else [target] if target else []),
         *arguments,
         *("--name", name, "--json"),
+        *(("--agent", agent) if agent else ()),
         *(() if "--players" in arguments else ("--players", "1")),
         home=tmp_path / f"home-{name}",
         **more,

@@ -53,6 +53,20 @@ Target = Annotated[
         metavar="NAME|ADDRESS[:BASE]", help="A host's name or address; default: the one on this LAN."
     ),
 ]
+_OWN_HELP = "Your host's name or address; default: the one that runs on this machine."
+OwnTarget = Annotated[str | None, typer.Argument(metavar="NAME|ADDRESS[:BASE]", help=_OWN_HELP)]
+OwnHost = Annotated[str | None, typer.Option("--host", metavar="NAME|ADDRESS[:BASE]", help=_OWN_HELP)]
+AnyTarget = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="NAME|ADDRESS[:BASE]",
+        help="A host's name or address; default: the one that runs on this machine, or the one on this LAN.",
+    ),
+]
+Wait = Annotated[
+    float,
+    typer.Option("--wait", metavar="SECONDS", min=0.1, help="Give up (exit 3) when no host answers."),
+]
 
 
 def verbose(context: typer.Context) -> bool:

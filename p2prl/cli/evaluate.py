@@ -25,7 +25,7 @@ def evaluate(
         str | None,
         typer.Argument(
             metavar="NAME|ADDRESS|RUN_DIR",
-            help="A host's name or address, or a run's folder; default: the host on this LAN.",
+            help="A host's name or address, or a run's folder; default: this machine's host, or the one on this LAN.",
         ),
     ] = None,
     episodes: Annotated[

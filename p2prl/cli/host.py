@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from p2prl.cli.context import Interfaces, Json, Name, Verbose, node_name, verbose
+from p2prl.cli.credentials import parsed
+from p2prl.cli.units import seconds
 from p2prl.config import MAX_PLAYERS, MAX_SHARDS, MAX_SLOTS
 from p2prl.errors import UsageError
 from p2prl.settings import last_host_name
@@ -93,10 +95,40 @@ def host(
         bool, typer.Option("--resume", help="Go on with the run in --results that ran last.")
     ] = False,
     seed: Annotated[int | None, typer.Option("--seed", metavar="N", min=0, help="Seeds everything.")] = None,
+    code: Annotated[
+        str | None,
+        typer.Option(
+            "--code",
+            metavar="CODE",
+            help="The join code, a number and two words as in 17-maple-otter; default: a new one at each start.",
+        ),
+    ] = None,
+    code_uses: Annotated[
+        int | None,
+        typer.Option(
+            "--code-uses",
+            metavar="N",
+            min=1,
+            help="A join code lets in so many nodes, then there is none until p2prl code --new; default: no limit.",
+        ),
+    ] = None,
+    code_ttl: Annotated[
+        str | None,
+        typer.Option(
+            "--code-ttl",
+            metavar="TIME",
+            help="A join code is valid for so long: 90 (seconds), 15m, 2h, 1d; default: until the host ends.",
+        ),
+    ] = None,
+    approve: Annotated[
+        bool,
+        typer.Option("--approve", help="Who knows the join code still waits until you say p2prl admit NODE."),
+    ] = False,
     open_: Annotated[
         bool,
         typer.Option(
-            "--open", help="Admit any node. Every host does, until join codes come; it changes nothing yet."
+            "--open",
+            help="No join code: any machine that reaches this one may give sessions and read the weights.",
         ),
     ] = False,
     stop_steps: Annotated[
@@ -136,6 +168,10 @@ def host(
     )
     if stop_time == 0:
         raise UsageError("--stop-time wants more than 0 seconds")
+    if open_:
+        _nothing_to_prove(
+            {"--code": code, "--code-uses": code_uses, "--code-ttl": code_ttl, "--approve": approve}
+        )
     if resume:
         results, effective = resumed_experiment(flags, results)
         name = name or last_host_name(results)
@@ -150,8 +186,22 @@ def host(
         resume=resume,
         base_port=port,
         interfaces=tuple(interfaces or ()),
+        open=open_,
+        code=None if code is None else parsed("--code", code),
+        code_uses=code_uses,
+        code_ttl_s=None if code_ttl is None else seconds("--code-ttl", code_ttl),
+        approve=approve,
     )
     return _run(options, json, verbose(context))
+
+
+def _nothing_to_prove(given: dict[str, object]) -> None:
+    """Raises UsageError for a flag that says how to get into a host that lets in everybody."""
+    useless = [flag for flag, value in given.items() if value]
+    if useless:
+        raise UsageError(
+            f"--open lets in any machine, so {' and '.join(useless)} would change nothing; leave out one or the other"
+        )
 
 
 def _run(options: HostOptions, json: bool, verbose: bool) -> int:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from p2prl.cli.context import Interfaces, Json, Name, Target, Verbose, node_name, verbose
+from p2prl.cli.credentials import code_asker, given_code, somebody_is_there
 from p2prl.config import MAX_PLAYERS, MAX_SLOTS
 from p2prl.errors import UsageError
+from p2prl.settings import size_bytes
 
 
 def join(
@@ -48,6 +50,34 @@ def join(
             "--agent", metavar="FILE:CLASS", help="Your own copy of a host's path/to/file.py:Class agent."
         ),
     ] = None,
+    code: Annotated[
+        str | None,
+        typer.Option(
+            "--code",
+            metavar="CODE",
+            help="The host's join code; default: $P2PRL_CODE, or you are asked. Needed once for each host.",
+        ),
+    ] = None,
+    code_file: Annotated[
+        Path | None,
+        typer.Option("--code-file", metavar="FILE", help="Take the join code from this file's first line."),
+    ] = None,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            "--token",
+            metavar="FILE|URL",
+            help="Join with a token from p2prl invite, where nobody types: it holds address, key and secret.",
+        ),
+    ] = None,
+    spool: Annotated[
+        str,
+        typer.Option(
+            "--spool",
+            metavar="SIZE",
+            help="Keep so much on disk while the host is away, as in 500MB or 2GB; 0 for nothing.",
+        ),
+    ] = "1GB",
     name: Name = None,
     interfaces: Interfaces = None,
     json: Json = False,
@@ -59,25 +89,25 @@ def join(
     from p2prl.nodes.options import JoinOptions
 
     options = JoinOptions(
-        target=target,
+        target=target or None,
         players=players,
         envs=envs,
         wait_s=wait,
         agent=agent,
         name=node_name(name),
         interfaces=tuple(interfaces or ()),
-        choose=_chooser(json),
+        choose=_choose if somebody_is_there(json) else None,
+        code=given_code(code, code_file, token),
+        token=token,
+        ask_code=code_asker(json),
+        spool_bytes=size_bytes("--spool", spool),
     )
     with for_member(json, verbose(context)) as reporter:
         return run_join(options, reporter)
 
 
-def _chooser(json: bool) -> Callable[[Sequence[str]], int] | None:
-    """Asks which host to join, where there is somebody to ask."""
-    return None if json or not (sys.stdin.isatty() and sys.stdout.isatty()) else _choose
-
-
 def _choose(hosts: Sequence[str]) -> int:
+    """Asks which host to join."""
     from p2prl.cli.output import safe, write_line
 
     write_line("More than one host is on this LAN:")

@@ -12,9 +12,12 @@ from p2prl import __version__
 from p2prl.cli.context import CliState, Verbose
 from p2prl.cli.evaluate import evaluate
 from p2prl.cli.experiments import experiments
+from p2prl.cli.forget import forget
 from p2prl.cli.host import host
+from p2prl.cli.invite import code, invite
 from p2prl.cli.join import join
 from p2prl.cli.ls import ls
+from p2prl.cli.nodes import admit, nodes, quarantine, remove
 from p2prl.cli.output import complain, silence_stdout
 from p2prl.cli.status import status
 from p2prl.errors import P2prlError
@@ -62,6 +65,13 @@ app.command("join", short_help="Join a run on this LAN and play for it.")(join)
 app.command("ls", short_help="List the hosts on this LAN.")(ls)
 app.command("status", short_help="Show how a run is doing.")(status)
 app.command("eval", short_help="Tell a run's score, without exploring.")(evaluate)
+app.command("nodes", short_help="List the nodes that your host knows.")(nodes)
+app.command("admit", short_help="Let a node in.")(admit)
+app.command("remove", short_help="Put a node out, and keep it out.")(remove)
+app.command("quarantine", short_help="Keep a node and what it gave out of this run.")(quarantine)
+app.command("code", short_help="Show your host's join code, or make a new one.")(code)
+app.command("invite", short_help="Make a token for machines where nobody types.")(invite)
+app.command("forget", short_help="Forget the key of a host that was joined before.")(forget)
 app.command("experiments", short_help="List presets, agents and environments.")(experiments)
 
 

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 from rich.console import Console
 
-from p2prl.cli import output, shapes, view
+from p2prl.cli import joincode, output, qr, shapes, view
 from p2prl.cli.screen import Screen, log_text
-from p2prl.core.messages import StatusReply
+from p2prl.core.messages import CodeNews, StatusReply
 from p2prl.nodes.report import HostStarted, HostStopped, Joined, Left, MemberStatus
 from p2prl.settings import has_checkpoint
 
@@ -90,6 +90,10 @@ class JsonHost(_JsonLines):
         self._started = True
         self._write(shapes.host_started(info))
 
+    def code(self, news: CodeNews) -> None:
+        """HostReporter.code."""
+        self._write(shapes.host_code(news))
+
     def status(self, status: StatusReply) -> None:
         """HostReporter.status."""
         if self._started:
@@ -143,19 +147,32 @@ class PlainHost(_Plain):
         super().__init__(verbose, now)
         self._info: HostStarted | None = None
         self._warnings: set[str] = set()
+        self._code = joincode.JoinCode(now)
 
     def started(self, info: HostStarted) -> None:
         """HostReporter.started."""
         self._info = info
-        for line in (*started_lines(info), f"join with  {view.join_hint(info)}"):
+        for line in (*started_lines(info), f"join with  {joincode.join_hint(info)}"):
             self._line(line)
+
+    def code(self, news: CodeNews) -> None:
+        """HostReporter.code; one that is not new is not told again."""
+        first = self._code.text() is None
+        changed = self._code.take(news)
+        text = self._code.text()
+        if changed:
+            self.log("warning" if joincode.warns(news) else "info", "host", changed)
+        if text is not None and (first or changed):
+            self._line(f"join code  {text.plain}")
 
     def status(self, status: StatusReply) -> None:
         """HostReporter.status; a warning is told when it is new."""
-        for warning in status.warnings:
+        waiting = view.waiting_line(status)
+        warnings = [*status.warnings, *([waiting] if waiting else [])]
+        for warning in warnings:
             if warning not in self._warnings:
                 self.log("warning", "host", warning)
-        self._warnings = set(status.warnings)
+        self._warnings = set(warnings)
         if self._due():
             self._line(view.run_line(status))
 
@@ -219,11 +236,25 @@ class LiveHost(_Live):
         super().__init__(console, verbose, now)
         self._info: HostStarted | None = None
         self._history: list[float] = []
+        self._code = joincode.JoinCode(now)
+        self._qr_shown = False
 
     def started(self, info: HostStarted) -> None:
         """HostReporter.started."""
         self._info = info
         self._say(*started_lines(info))
+
+    def code(self, news: CodeNews) -> None:
+        """HostReporter.code: it stands in the view; the first one also as a QR code above it, where there is room."""
+        changed = self._code.take(news)
+        if changed:
+            self.log("warning" if joincode.warns(news) else "info", "host", changed)
+        if self._info is not None and news.code and not self._qr_shown:
+            self._qr_shown = True
+            console = self._screen.console
+            drawing = qr.drawing(f"{joincode.dial_command(self._info)} --code {news.code}", console)
+            if drawing is not None:
+                console.print(drawing)
 
     def status(self, status: StatusReply) -> None:
         """HostReporter.status."""
@@ -241,8 +272,10 @@ class LiveHost(_Live):
             self._history.append(status.return_mean)
         if len(self._history) > _MOST_HISTORY:
             self._history = self._history[1::2]
-        hint = view.join_hint(self._info) if self._info else ""
-        self._screen.show(lambda width, height: view.run_view(status, hint, width, height, self._history))
+        hint = joincode.join_hint(self._info) if self._info else ""
+        self._screen.show(
+            lambda width, height: view.run_view(status, hint, width, height, self._history, self._code.text())
+        )
 
 
 class LiveMember(_Live):

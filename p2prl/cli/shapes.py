@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from p2prl.core.messages import Books, StatusReply
+from p2prl.core.messages import Books, CodeNews, StatusReply
 from p2prl.nodes.report import HostStarted, HostStopped, Joined, Left, MemberStatus
 
 _BUNDLES = ("produced", "stored", "pending", "refused", "stale", "dropped", "duplicate")
@@ -46,7 +46,14 @@ def host_started(info: HostStarted) -> dict[str, Any]:
         "results": str(info.results),
         "term": info.term,
         "resumed": info.resumed,
+        "open": info.open,
     }
+
+
+def host_code(news: CodeNews) -> dict[str, Any]:
+    """`code`."""
+    limits = {"uses": news.uses, "ttl_s": news.ttl_s}
+    return {"event": "code", "code": news.code, **limits, "reason": news.reason}
 
 
 def host_progress(status: StatusReply) -> dict[str, Any]:
@@ -57,6 +64,7 @@ def host_progress(status: StatusReply) -> dict[str, Any]:
         **totals(status),
         "trainer": status.trainer_state,
         "warnings": list(status.warnings),
+        "waiting_nodes": list(status.waiting_nodes),
     }
 
 
@@ -93,6 +101,8 @@ def member_progress(status: MemberStatus) -> dict[str, Any]:
         "weights_version": status.weights_version,
         "current_version": status.current_version,
         "bundles": bundles(status.books),
+        "spooled": status.spooled,
+        "spooled_bytes": status.spooled_bytes,
         "players": msgspec.to_builtins(list(status.players)),
     }
 
@@ -128,6 +138,7 @@ def run_status(status: StatusReply) -> dict[str, Any]:
         "trainer": trainer,
         "refused_frames": dict(status.refused_frames),
         "warnings": list(status.warnings),
+        "waiting_nodes": list(status.waiting_nodes),
         "nodes": msgspec.to_builtins(status.nodes),
         "shards": msgspec.to_builtins(status.shards),
     }

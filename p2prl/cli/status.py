@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from p2prl.cli.context import Json, Target, Verbose
+from p2prl.cli.context import AnyTarget, Json, Verbose, Wait
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,12 +15,9 @@ if TYPE_CHECKING:
 
 
 def status(
-    target: Target = None,
+    target: AnyTarget = None,
     watch: Annotated[bool, typer.Option("--watch", help="Go on, about once a second, until Ctrl-C.")] = False,
-    wait: Annotated[
-        float,
-        typer.Option("--wait", metavar="SECONDS", min=0.1, help="Give up (exit 3) when no host answers."),
-    ] = 5.0,
+    wait: Wait = 5.0,
     json: Json = False,
     verbose_: Verbose = False,
 ) -> int:

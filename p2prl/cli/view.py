@@ -5,9 +5,8 @@ All text that came from another machine goes through `safe` and into `Text`, nev
 
 from __future__ import annotations
 
-import shlex
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from rich.console import Group, RenderableType
@@ -16,8 +15,7 @@ from rich.text import Text
 
 from p2prl.cli.output import count, decimal, duration, safe, size
 from p2prl.core.messages import Books, NodeStatus, ShardStatus, StatusReply
-from p2prl.nodes.options import DEFAULT_BASE_PORT
-from p2prl.nodes.report import HostStarted, Joined, MemberStatus
+from p2prl.nodes.report import Joined, MemberStatus
 
 _STATE_STYLES = {
     "working": "green",
@@ -31,19 +29,15 @@ _STATE_STYLES = {
     "stalled": "red",
     "failed": "red",
     "gone": "dim",
+    "removed": "red",
+    "quarantined": "red",
 }
 _LABEL_WIDTH = 9
 _BARS = "▁▂▃▄▅▆▇█"
 _MOST_WARNINGS = 3
+_MOST_NAMES = 3
 #: From this width on, a node's address, system, steps and return have room.
 _WIDE = 110
-
-
-def join_hint(info: HostStarted) -> str:
-    """How others join this host: by its name, or by its address where multicast is blocked."""
-    port = "" if info.base_port == DEFAULT_BASE_PORT else f":{info.base_port}"
-    address = f"[{info.address}]" if port and ":" in info.address else info.address
-    return f"p2prl join {shlex.quote(safe(info.name))}   or   p2prl join {address}{port}"
 
 
 def run_view(
@@ -52,15 +46,20 @@ def run_view(
     width: int = 80,
     height: int | None = None,
     history: Sequence[float] = (),
+    code: Text | None = None,
 ) -> RenderableType:
     """A run, in at most `height` lines of `width` columns; with no height, all of its nodes.
 
     Args:
         hint: how to join, shown under the title.
         history: the mean return so far, drawn as bars.
+        code: the join code, shown under the hint.
     """
     warnings = _warnings(status, width)
-    head = [_title(status), *([_figure("join with", f" {hint}")] if hint else []), Text()]
+    head = [_title(status)]
+    head += [_fitted(_figure("join with", f" {hint}"), width)] if hint else []
+    head += [_fitted(_figure("join code", Text(" ").append(code)), width)] if code is not None else []
+    head.append(Text())
     figures = _figures(status, width, history)
     used = len(head) + len(figures) + len(warnings) + 3
     rows = None if height is None else max(2, height - used)
@@ -70,7 +69,7 @@ def run_view(
 def member_view(status: MemberStatus, joined: Joined | None, width: int = 80) -> RenderableType:
     """A member of somebody's run."""
     lines = [_member_title(status, joined), Text()]
-    lines.append(_figure("state", _state(status.state), safe(status.reason)))
+    lines.append(_figure("state", _state(status.state), safe(status.reason), _playing_on(status)))
     lines.append(
         _figure(
             "steps",
@@ -80,7 +79,7 @@ def member_view(status: MemberStatus, joined: Joined | None, width: int = 80) ->
         )
     )
     lines.append(_figure("weights", _versions(status)))
-    lines.append(_figure("bundles", _books(status.books)))
+    lines.append(_figure("bundles", _books(status.books, spooled=_spooled(status))))
     lines.append(_figure("players", _players(status)))
     return Group(*(_fitted(line, width) for line in lines))
 
@@ -102,14 +101,25 @@ def run_line(status: StatusReply) -> str:
 
 def member_line(status: MemberStatus) -> str:
     """A member in one plain line."""
+    told = "; ".join(part for part in (safe(status.reason), _playing_on(status)) if part)
     parts = [
-        safe(status.state) + (f" ({safe(status.reason)})" if status.reason else ""),
+        safe(status.state) + (f" ({told})" if told else ""),
         f"host {safe(status.host_name) or '-'}",
         f"steps {count(status.steps)} ({count(status.steps_per_s)}/s)",
         f"weights {_versions(status)}",
-        f"bundles {_books(status.books).plain}",
+        f"bundles {_books(status.books, spooled=_spooled(status)).plain}",
     ]
     return "  ".join(parts)
+
+
+def reasons(counts: Mapping[str, int]) -> str:
+    """Counts by reason, the most frequent first.
+
+    >>> reasons({"oversize": 1, "not_finite": 2000})
+    'not_finite 2,000, oversize 1'
+    """
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{safe(reason, 40)} {count(times)}" for reason, times in ordered)
 
 
 def bars(values: Sequence[float], width: int) -> str:
@@ -127,13 +137,26 @@ def bars(values: Sequence[float], width: int) -> str:
     return "".join(_BARS[round((mean - low) / span * (len(_BARS) - 1)) if span else 0] for mean in means)
 
 
+def waiting_line(status: StatusReply) -> str:
+    """Who knows the join code and waits for the owner's word; empty if nobody does."""
+    names = status.waiting_nodes
+    if not names:
+        return ""
+    told = ", ".join(safe(name, 24) for name in names[:_MOST_NAMES]) + (
+        ", …" if len(names) > _MOST_NAMES else ""
+    )
+    waits = "1 node waits" if len(names) == 1 else f"{count(len(names))} nodes wait"
+    return f"{waits} to be let in ({told}): p2prl nodes"
+
+
 def _warnings(status: StatusReply, width: int) -> list[Text]:
-    """What somebody should look at: the run's own warnings, then nodes that stand still; two lines each."""
+    """What somebody should look at: who waits to be let in, the run's own warnings, nodes that stand still."""
     stalled = [
         f"{safe(node.name, 24)}: {safe(node.reason)}" for node in status.nodes if node.state == "stalled"
     ]
+    waiting = waiting_line(status)
     lines: list[Text] = []
-    for text in [*status.warnings, *stalled][:_MOST_WARNINGS]:
+    for text in [*([waiting] if waiting else []), *status.warnings, *stalled][:_MOST_WARNINGS]:
         wrapped = textwrap.wrap(safe(text), max(20, width - 2), max_lines=2, placeholder=" …")
         lines += [Text(("  " if index else "! ") + line, "yellow") for index, line in enumerate(wrapped)]
     return lines
@@ -175,14 +198,14 @@ def _figures(status: StatusReply, width: int, history: Sequence[float]) -> list[
     return [_fitted(line, width) for line in lines]
 
 
-def _books(books: Books, width: int = 0) -> Text:
+def _books(books: Books, width: int = 0, spooled: str = "") -> Text:
     """Stored and pending always; what went wrong only when it did, and with its reasons if `width` allows."""
-    text = _books_text(books, reasons=True)
-    return text if not width or text.cell_len <= width else _books_text(books, reasons=False)
+    text = _books_text(books, spooled, with_reasons=True)
+    return text if not width or text.cell_len <= width else _books_text(books, spooled, with_reasons=False)
 
 
-def _books_text(books: Books, reasons: bool) -> Text:
-    text = Text(f"{count(books.stored)} stored, {count(books.pending)} pending")
+def _books_text(books: Books, spooled: str, with_reasons: bool) -> Text:
+    text = Text(f"{count(books.stored)} stored, {count(books.pending)} pending{spooled}")
     for name, why, style in (
         ("refused", books.refused_reasons, "red"),
         ("stale", {}, ""),
@@ -191,7 +214,7 @@ def _books_text(books: Books, reasons: bool) -> Text:
     ):
         number: int = getattr(books, name)
         if number:
-            told = ", ".join(f"{safe(reason)} {count(times)}" for reason, times in why.items() if reasons)
+            told = reasons(why) if with_reasons else ""
             text.append(", ").append(f"{count(number)} {name}" + (f" ({told})" if told else ""), style)
     return text
 
@@ -240,13 +263,17 @@ def _node_cells(node: NodeStatus, wide: bool) -> list[Text]:
     numbers = [str(node.players), *score, count(node.steps_per_s), str(node.lag)]
     dim = "dim" if node.state == "gone" else ""
     cells = [Text(number, dim) for number in numbers]
-    return [name, *where, _state(node.state), *cells, Text(_node_trouble(node), "yellow")]
+    out = node.standing in ("removed", "quarantined")
+    state = _state(node.standing if out else node.state)
+    return [name, *where, state, *cells, Text(_node_trouble(node), "yellow")]
 
 
 def _node_trouble(node: NodeStatus) -> str:
     """Why it does not work, the last fault it told, or what it sent that was refused; in this order."""
     if node.reason or node.faults:
         return safe(node.reason or node.faults[-1])
+    if node.refused_by_host:
+        return f"refused: {reasons(node.refused_by_host)}"
     return f"{count(node.bundles.refused)} bundles refused" if node.bundles.refused else ""
 
 
@@ -265,6 +292,16 @@ def _member_title(status: MemberStatus, joined: Joined | None) -> Text:
     title.append(safe(joined.host_name), "bold cyan")
     title.append(f"   {safe(joined.env)} · {safe(joined.agent)} · {safe(joined.address)}:{joined.base_port}")
     return title
+
+
+def _playing_on(status: MemberStatus) -> str:
+    """What becomes of a member's work while its host is away."""
+    on = status.state == "away" and status.steps_per_s > 0
+    return "playing on; what is played is kept here" if on else ""
+
+
+def _spooled(status: MemberStatus) -> str:
+    return f" ({count(status.spooled)} on disk, {size(status.spooled_bytes)})" if status.spooled else ""
 
 
 def _versions(status: MemberStatus) -> str:

@@ -35,6 +35,8 @@ def checked_hello(hello: Hello) -> Hello:
         RemoteProtocolError: `malformed`.
     """
     _check_id(hello.boot_id)
+    if hello.continues:
+        _check_id(hello.continues)
     if not 0 <= hello.players <= MAX_PLAYERS:
         raise RemoteProtocolError("malformed", f"{hello.players} players in one node")
     if not 0 <= hello.slots <= MAX_SLOTS:
@@ -62,7 +64,7 @@ def checked_heartbeat(beat: Heartbeat) -> Heartbeat:
         raise RemoteProtocolError("not_finite", "steps_per_s is NaN or infinite")
     if len(beat.players) > MAX_PLAYERS:
         raise RemoteProtocolError("malformed", f"{len(beat.players)} players in one node")
-    _check_counts(beat.steps, beat.episodes, beat.weights_version + 1)
+    _check_counts(beat.steps, beat.episodes, beat.weights_version + 1, beat.spooled)
     return msgspec.structs.replace(
         beat, reason=line(beat.reason), players=[_checked_player(report) for report in beat.players]
     )

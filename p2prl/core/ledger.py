@@ -1,7 +1,12 @@
 """A node's books across its own restarts, and the run's totals. The broker keeps one ledger per node key.
 
-A member counts from zero after each start (a new boot id). When a new boot shows up, the old one's books are closed:
-what it still had pending and never delivered died with it, and is counted as dropped(`member died`).
+A member counts from zero after each start (a new boot id), unless it found its spool: then its books go on where those
+of the boot before ended. So books belong to an account, named after the boot that began it; a Hello says in `continues`
+which account its boot goes on with. At any time one account is current, one ended last and may go on, and those before
+are closed for good: a total counts each once, whatever was lost on the way.
+
+What an account that ended had pending died with its member, and is counted as dropped (`member died`), or waits on its
+member's disk, and stays pending until another account begins. Should it go on, its own books say what became of it.
 """
 
 from __future__ import annotations
@@ -19,19 +24,66 @@ LEFT = "member left"
 _MAX_TOTAL = 1 << 48
 #: Of the ledger that many nodes were folded into; with it, all others still fit into 64 bits.
 _MAX_FOLDED = 1 << 62
+#: Boots of one account whose receipts are known as such; bundles of older ones are settled long since.
+_MAX_BOOTS = 16
 #: Nodes that are gone but remembered one by one.
 MAX_REMEMBERED = 1000
+
+
+class Ended(msgspec.Struct):
+    """The account that ended last, as it was when it ended.
+
+    Attributes:
+        name: the boot that began it.
+        boots: those that went on with it, the first included.
+        books: as last reported.
+        receipts: bundles whose `stored` verdict passed through the broker, also afterwards.
+        reason: what became of those that were pending.
+        kept: so many of them wait on the member's disk.
+    """
+
+    name: str
+    boots: list[str]
+    books: Books
+    receipts: int
+    steps: int
+    episodes: int
+    reason: str = DIED
+    kept: int = 0
+
+    def final(self) -> Books:
+        """Its books without what is pending no more."""
+        last = self.books
+        stored = max(last.stored, self.receipts)
+        settled = stored + last.refused + last.stale + last.dropped
+        open_ = max(0, last.produced - settled)
+        kept = max(0, min(self.kept, open_))
+        lost = open_ - kept
+        dropped = dict(last.dropped_reasons)
+        if lost:
+            dropped[self.reason] = dropped.get(self.reason, 0) + lost
+        return msgspec.structs.replace(
+            last,
+            produced=settled + open_,
+            stored=stored,
+            pending=kept,
+            dropped=last.dropped + lost,
+            dropped_reasons=dropped,
+        )
 
 
 class Ledger(msgspec.Struct):
     """One node's totals.
 
     Attributes:
-        closed: the sum over boots that ended.
-        boot_id: the boot that runs now, or ran last.
-        current: its books, as last reported.
-        receipts: bundles of this boot whose `stored` verdict passed through the broker.
+        closed: the sum over accounts that ended for good.
+        boot_id: the boot that runs now, or ran last; empty after it ended.
+        current: the current account's books, as last reported.
+        receipts: bundles of the current account whose `stored` verdict passed through the broker.
         closed_steps, closed_episodes, steps, episodes: the same for what was played.
+        account: the current account's name; empty for that of its boot.
+        boots: the boots of the current account before this one.
+        ended: the account that ended last; it may go on.
     """
 
     closed: Books = Books()
@@ -42,13 +94,33 @@ class Ledger(msgspec.Struct):
     closed_episodes: int = 0
     steps: int = 0
     episodes: int = 0
+    account: str = ""
+    boots: list[str] = []
+    ended: Ended | None = None
 
-    def booted(self, boot_id: str) -> None:
-        """A Hello with this boot id arrived."""
-        if boot_id == self.boot_id:
+    def booted(self, boot_id: str, continues: str = "") -> None:
+        """A Hello with this boot id arrived.
+
+        Args:
+            continues: the account that this boot goes on with; empty if it begins its own.
+        """
+        account = continues or boot_id
+        if self.boot_id and account == (self.account or self.boot_id):
+            if boot_id != self.boot_id:
+                self.boots = [*self.boots, self.boot_id][-_MAX_BOOTS:]
+                self.boot_id = boot_id
             return
+        resumed = self.ended if self.ended is not None and self.ended.name == account else None
+        if resumed is not None:
+            self.ended = None
         self.close()
-        self.boot_id = boot_id
+        if resumed is None and self.ended is not None:
+            self.ended.kept = 0  # its member is here, and found nothing of it
+        self.boot_id, self.account = boot_id, account
+        if resumed is not None:
+            self.current, self.receipts = resumed.books, resumed.receipts
+            self.steps, self.episodes = resumed.steps, resumed.episodes
+            self.boots = [boot for boot in resumed.boots if boot != boot_id]
 
     def reported(self, boot_id: str, books: Books, steps: int, episodes: int) -> None:
         """A heartbeat or a goodbye. Books of an older boot, or books that do not balance, are not believed."""
@@ -56,13 +128,16 @@ class Ledger(msgspec.Struct):
             self.current, self.steps, self.episodes = books, steps, episodes
 
     def stored(self, boot_id: str, count: int) -> None:
-        """`count` first verdicts `stored` passed by for this boot."""
-        if boot_id == self.boot_id:
+        """`count` first verdicts `stored` passed by for bundles that this boot named."""
+        if boot_id == self.boot_id or boot_id in self.boots:
             self.receipts += count
+        elif self.ended is not None and boot_id in self.ended.boots:
+            self.ended.receipts += count
 
     def total(self) -> Books:
-        """All boots together."""
-        return merged((self.closed, self.current))
+        """All accounts together."""
+        ended = (self.ended.final(),) if self.ended is not None else ()
+        return merged((self.closed, *ended, self.current))
 
     @property
     def gave(self) -> bool:
@@ -71,44 +146,55 @@ class Ledger(msgspec.Struct):
 
     @property
     def total_steps(self) -> int:
-        """Environment steps of all boots."""
-        return self.closed_steps + self.steps
+        """Environment steps of all accounts."""
+        return self.closed_steps + (self.ended.steps if self.ended is not None else 0) + self.steps
 
     @property
     def total_episodes(self) -> int:
-        """Episodes of all boots."""
-        return self.closed_episodes + self.episodes
+        """Episodes of all accounts."""
+        return self.closed_episodes + (self.ended.episodes if self.ended is not None else 0) + self.episodes
 
-    def close(self, reason: str = DIED) -> None:
-        """End the current boot: nothing of it is pending any more; what was is dropped(`reason`)."""
-        last = self.current
-        stored = max(last.stored, self.receipts)
-        settled = stored + last.refused + last.stale + last.dropped
-        lost = max(0, last.produced - settled)
-        dropped = dict(last.dropped_reasons)
-        if lost:
-            dropped[reason] = dropped.get(reason, 0) + lost
-        final = msgspec.structs.replace(
-            last,
-            produced=settled + lost,
-            stored=stored,
-            pending=0,
-            dropped=last.dropped + lost,
-            dropped_reasons=dropped,
-        )
-        if self.closed.produced + final.produced <= _MAX_TOTAL:  # else they are a liar's, and kept out
-            self.closed = merged((self.closed, final))
-        self.closed_steps = min(_MAX_TOTAL, self.closed_steps + self.steps)
-        self.closed_episodes = min(_MAX_TOTAL, self.closed_episodes + self.episodes)
-        self.current, self.receipts, self.steps, self.episodes, self.boot_id = Books(), 0, 0, 0, ""
+    def close(self, reason: str = DIED, kept: int = 0) -> None:
+        """The current account ends: what of it is pending is dropped(`reason`).
+
+        Args:
+            kept: so many pending bundles are on the member's disk, and stay pending.
+        """
+        if self.current.produced or self.receipts or self.steps:
+            self._close_for_good()
+            self.ended = Ended(
+                name=self.account or self.boot_id,
+                boots=[*self.boots, self.boot_id],
+                books=self.current,
+                receipts=self.receipts,
+                steps=self.steps,
+                episodes=self.episodes,
+                reason=reason,
+                kept=kept,
+            )
+        self.current, self.receipts, self.steps, self.episodes = Books(), 0, 0, 0
+        self.boot_id, self.account, self.boots = "", "", []
 
     def fold(self, other: Ledger) -> None:
         """Take over another node's totals: it will not be told apart any more. `other` is used up."""
         other.close()
+        other._close_for_good()
         if self.closed.produced + other.closed.produced <= _MAX_FOLDED:
             self.closed = merged((self.closed, other.closed))
         self.closed_steps = min(_MAX_FOLDED, self.closed_steps + other.closed_steps)
         self.closed_episodes = min(_MAX_FOLDED, self.closed_episodes + other.closed_episodes)
+
+    def _close_for_good(self) -> None:
+        """The account that ended last does not go on."""
+        ended, self.ended = self.ended, None
+        if ended is None:
+            return
+        ended.kept = 0
+        final = ended.final()
+        if self.closed.produced + final.produced <= _MAX_TOTAL:  # else they are a liar's, and kept out
+            self.closed = merged((self.closed, final))
+        self.closed_steps = min(_MAX_TOTAL, self.closed_steps + ended.steps)
+        self.closed_episodes = min(_MAX_TOTAL, self.closed_episodes + ended.episodes)
 
 
 def fold_oldest(
@@ -117,7 +203,7 @@ def fold_oldest(
     """Fold all but the last `keep` ledgers of nodes that are not `live` into `others`; returns their keys.
 
     The run's totals stay what they were. Only a node that was cut off all the while, and comes back under the same boot
-    id after `keep` others went, counts twice.
+    id, or with its spool, after `keep` others went, counts twice.
 
     Args:
         ledgers: by node key, in the order in which the nodes went.

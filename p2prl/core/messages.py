@@ -43,6 +43,8 @@ REFUSALS = (
     "no_code",  # no join code is valid now, or the token is not known
     "removed",  # the host's owner removed it
     "quarantined",  # it is kept out of this run
+    "no_curve",  # a connection without CURVE
+    "bad_handshake",  # a connection that broke off before its key was proved, or dialled for another server key
 )
 
 
@@ -252,7 +254,7 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
 
 
-Role = Literal["member", "shard", "trainer", "client"]
+Role = Literal["member", "shard", "trainer", "client", "owner"]
 
 
 class WeightsHeader(Message, frozen=True, kw_only=True, tag="weights"):
@@ -278,7 +280,7 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
     """The first message on control, and again after each HelloAgain.
 
     Attributes:
-        role: what the sender is; `shard` and `trainer` need the host's own keys.
+        role: what the sender is; `shard`, `trainer` and `owner` need the host's own keys.
         seats: those that it has already, from before the broker restarted.
         slots: environments of each of its players; 0 for as many as the run says.
         continues: the boot id whose books go on in this boot's, because its spool was found; empty for none.

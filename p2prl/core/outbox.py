@@ -2,7 +2,8 @@
 
 PUSH alone loses work (design section 4): a bundle handed to a socket may die with the peer. So each bundle stays here
 until a shard gave its verdict on it. A bundle that was sent once is only ever sent again to the same shard, under the
-same sequence number, because the shard is what recognises duplicates.
+same name, because the shard is what recognises duplicates. That holds over the member's own restarts: what comes back
+from its spool keeps the boot id under which it was sent.
 """
 
 from __future__ import annotations
@@ -21,12 +22,26 @@ _MAX_REASONS = 64
 
 
 @dataclass(frozen=True)
+class Name:
+    """What a shard knows one of this node's bundles by. An empty `boot_id` stands for the boot that runs now."""
+
+    shard: int
+    boot_id: str
+    seq: int
+
+
+@dataclass(frozen=True)
 class Send:
-    """Send bundle `token` to `shard` under `seq`; report `send_failed` if its socket takes nothing now."""
+    """Send bundle `token` to `shard` under `seq`; report `send_failed` if its socket takes nothing now.
+
+    Attributes:
+        boot_id: as in Name.
+    """
 
     shard: int
     seq: int
     token: int
+    boot_id: str = ""
 
 
 @dataclass(frozen=True)
@@ -48,6 +63,7 @@ class _Item:
     ticks: int
     shard: int = -1
     seq: int = -1
+    boot_id: str = ""
     #: When it is to be sent again if no verdict came; None while it waits for its first sending.
     due: float | None = None
     attempts: int = 0
@@ -61,8 +77,8 @@ class _Lane:
     next_seq: int = 0
     blocked_until: float = 0.0
     size_bytes: int = 0
-    #: Sent and unsettled, by sequence number, in order.
-    items: dict[int, _Item] = field(default_factory=dict)
+    #: Sent and unsettled, by boot id and sequence number, in order.
+    items: dict[tuple[str, int], _Item] = field(default_factory=dict)
 
     @property
     def up(self) -> bool:
@@ -72,17 +88,26 @@ class _Lane:
 class Outbox:
     """The window, receipts, resending.
 
+    A bundle may also wait outside, in the member's spool: it is counted as pending all the same.
+
     Invariant: `books().balanced()`, after every event.
 
     Args:
         window_bytes, window_bundles: bounds on what is unsettled (a single larger bundle is still taken alone).
         resend_s: how long a verdict may take before the bundle is sent again; doubles with each attempt.
         block_s: how long a shard whose socket took nothing is left alone.
+        books: those that go on in these; what is pending in them waits outside.
     """
 
     def __init__(
-        self, window_bytes: int, window_bundles: int, resend_s: float = 5.0, block_s: float = 0.01
+        self,
+        window_bytes: int,
+        window_bundles: int,
+        resend_s: float = 5.0,
+        block_s: float = 0.01,
+        books: Books | None = None,
     ) -> None:
+        books = books or Books()
         self._window_bytes = window_bytes
         self._window_bundles = window_bundles
         self._resend_s = resend_s
@@ -96,9 +121,14 @@ class Outbox:
         self._unsettled_ticks = 0
         self._size_bytes = 0
         self._count = 0
-        self._produced = self._stored = self._stale = self._duplicate = 0
-        self._refused: dict[str, int] = {}
-        self._dropped: dict[str, int] = {}
+        #: Bundles that wait outside of the window.
+        self._outside = books.pending
+        self._produced, self._stored, self._stale = books.produced, books.stored, books.stale
+        self._duplicate = books.duplicate
+        self._refused = dict(books.refused_reasons)
+        self._dropped = dict(books.dropped_reasons)
+        #: Boots under whose names bundles were sent from here.
+        self._boots = {""}
 
     # --- what can be seen
 
@@ -115,9 +145,14 @@ class Outbox:
         return self._size_bytes < self._window_bytes and self._count < self._window_bundles
 
     @property
+    def up(self) -> bool:
+        """True if a shard is there."""
+        return any(lane.up for lane in self._lanes.values())
+
+    @property
     def pending(self) -> int:
-        """Bundles unsettled."""
-        return self._count
+        """Bundles unsettled, in the window and outside."""
+        return self._count + self._outside
 
     @property
     def in_flight(self) -> int:
@@ -129,7 +164,7 @@ class Outbox:
         return Books(
             produced=self._produced,
             stored=self._stored,
-            pending=self._count,
+            pending=self.pending,
             refused=sum(self._refused.values()),
             stale=self._stale,
             dropped=sum(self._dropped.values()),
@@ -153,6 +188,42 @@ class Outbox:
         self._produced += count
         self._dropped[reason] = self._dropped.get(reason, 0) + count
 
+    def put_outside(self) -> None:
+        """A player handed over a bundle, which waits outside of the window."""
+        self._produced += 1
+        self._outside += 1
+
+    def taken_in(
+        self, token: int, size_bytes: int, ticks: int, name: Name | None, now: float
+    ) -> list[Effect]:
+        """A bundle that waited outside is in the window now.
+
+        Args:
+            name: if it was sent before, by an earlier boot; it is sent again whatever the grant.
+        """
+        self._outside -= 1
+        self._count += 1
+        self._size_bytes += size_bytes
+        item = _Item(token, size_bytes, ticks)
+        if name is None:
+            self._unsent.append(item)
+            return self._fill(now)
+        lane = self._lanes.setdefault(name.shard, _Lane())
+        self._boots.add(name.boot_id)
+        self._into(lane, item, name)
+        # Without its shard it waits, and goes when that is listed.
+        return [self._send_again(lane, item, now)] if lane.up else []
+
+    def given_up(self, reason: str) -> None:
+        """A bundle that waited outside is lost."""
+        self._outside -= 1
+        _count(self._dropped, reason)
+
+    def grown_stale(self) -> None:
+        """A bundle that waited outside, and was never sent, is older than the run takes."""
+        self._outside -= 1
+        self._stale += 1
+
     def shards_listed(self, term: int, shards: Sequence[ShardAddress], now: float) -> list[Effect]:
         """The broker named the shards. What a restarted shard, or a restarted broker, may have forgotten goes again.
 
@@ -170,16 +241,25 @@ class Outbox:
         return effects + self._fill(now)
 
     def settled(
-        self, shard: int, verdicts: Sequence[Verdict], grant_ticks: int | None, now: float
+        self,
+        shard: int,
+        verdicts: Sequence[Verdict],
+        grant_ticks: int | None,
+        now: float,
+        boot_id: str = "",
     ) -> list[Effect]:
-        """A shard's verdicts arrived, with the grant that holds from now on."""
+        """A shard's verdicts arrived, with the grant that holds from now on.
+
+        Args:
+            boot_id: of the boot that named those bundles, as in Name.
+        """
         effects: list[Effect] = []
         self._grant = grant_ticks
         lane = self._lanes.get(shard)
         for verdict in verdicts:
-            if verdict.status == "duplicate":
+            if verdict.status == "duplicate" and boot_id in self._boots:
                 self._duplicate += 1
-            item = lane.items.get(verdict.seq) if lane else None
+            item = lane.items.get((boot_id, verdict.seq)) if lane else None
             if lane is None or item is None:
                 continue  # settled before: a duplicate's second verdict
             if verdict.status in SETTLING:
@@ -194,11 +274,11 @@ class Outbox:
         self._grant = grant_ticks
         return self._fill(now)
 
-    def send_failed(self, shard: int, seq: int, now: float) -> None:
+    def send_failed(self, shard: int, seq: int, now: float, boot_id: str = "") -> None:
         """The shard's socket took nothing: leave it alone for a moment, and send this one again then."""
         lane = self._lanes[shard]
         lane.blocked_until = now + self._block_s
-        item = lane.items.get(seq)
+        item = lane.items.get((boot_id, seq))
         if item is not None:
             item.attempts = max(0, item.attempts - 1)
             item.due = lane.blocked_until
@@ -223,13 +303,17 @@ class Outbox:
                 break
             shard, lane = best
             item = self._unsent.popleft()
-            item.shard, item.seq = shard, lane.next_seq
+            self._into(lane, item, Name(shard, "", lane.next_seq))
             lane.next_seq += 1
-            lane.items[item.seq] = item
-            lane.size_bytes += item.size_bytes
-            self._unsettled_ticks += item.ticks
             effects.append(self._send_again(lane, item, now))
         return effects
+
+    def _into(self, lane: _Lane, item: _Item, name: Name) -> None:
+        """From now on this bundle goes to this shard only, under this name."""
+        item.shard, item.boot_id, item.seq = name.shard, name.boot_id, name.seq
+        lane.items[item.boot_id, item.seq] = item
+        lane.size_bytes += item.size_bytes
+        self._unsettled_ticks += item.ticks
 
     def _may_send(self) -> bool:
         # Any positive room admits one bundle, so that a grant smaller than a bundle never stops everything.
@@ -259,10 +343,10 @@ class Outbox:
     def _send_again(self, lane: _Lane, item: _Item, now: float) -> Send:
         item.due = now + min(self._resend_s * 2 ** min(item.attempts, 10), _RESEND_MAX_S)
         item.attempts += 1
-        return Send(item.shard, item.seq, item.token)
+        return Send(item.shard, item.seq, item.token, item.boot_id)
 
     def _settle(self, lane: _Lane, item: _Item, verdict: Verdict) -> Forget:
-        del lane.items[item.seq]
+        del lane.items[item.boot_id, item.seq]
         lane.size_bytes -= item.size_bytes
         self._unsettled_ticks -= item.ticks
         self._size_bytes -= item.size_bytes

@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 from filelock import FileLock, Timeout
 
-from p2prl.errors import UsageError
-from p2prl.net.keys import write_private
+from p2prl.errors import P2prlError, UsageError
+from p2prl.net.keys import fingerprint, write_private
 
 #: The last base port whose whole block still fits.
 MAX_BASE = 65535 - 80
@@ -121,6 +121,13 @@ class KnownHost(msgspec.Struct, frozen=True, kw_only=True):
     seen_at: float
 
 
+def _is_called(name: str, host: KnownHost) -> bool:
+    names = (host.name, host.run_id, host.server_key, fingerprint(host.server_key))
+    return (
+        name in names or name in host.addresses or name in [f"{a}:{host.base_port}" for a in host.addresses]
+    )
+
+
 class _KnownFile(msgspec.Struct, frozen=True):
     hosts: list[KnownHost] = []
 
@@ -158,6 +165,41 @@ class KnownHosts:
     def find(self, name: str) -> KnownHost | None:
         """The newest host with this name, run id or server key."""
         return next((h for h in self.hosts() if name in (h.name, h.run_id, h.server_key)), None)
+
+    def find_key(self, server_key: str) -> KnownHost | None:
+        """The newest host with this key."""
+        return next((host for host in self.hosts() if host.server_key == server_key), None)
+
+    def other_key(self, server_key: str, name: str, address: str, base_port: int) -> KnownHost | None:
+        """A host that was joined before under this name, or at this place, with another key; None if there is none.
+
+        A key that is known is the same host, wherever it is now and whatever it is called.
+        """
+        hosts = self.hosts()
+        if any(host.server_key == server_key for host in hosts):
+            return None
+        for host in hosts:
+            if host.name == name or (address in host.addresses and host.base_port == base_port):
+                return host
+        return None
+
+    def forget(self, name: str) -> list[KnownHost]:
+        """Drop the hosts with this name, run id, address, key or fingerprint; returns those that were dropped.
+
+        Raises:
+            P2prlError: the memory cannot be written: a key that should be forgotten would still be trusted.
+        """
+        gone: list[KnownHost] = []
+        try:
+            with FileLock(self._path.with_name(self._path.name + ".lock"), timeout=5):
+                hosts = self.hosts()
+                gone = [host for host in hosts if _is_called(name, host)]
+                if gone:
+                    kept = [host for host in hosts if host not in gone]
+                    write_private(self._path, msgspec.json.encode(_KnownFile(kept)))
+        except (OSError, Timeout) as error:
+            raise P2prlError(f"{self._path} cannot be written ({error}); nothing is forgotten") from error
+        return gone
 
     def remember(self, host: KnownHost) -> None:
         """Add a host, or bring it up to date; the oldest make room.

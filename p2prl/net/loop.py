@@ -64,6 +64,16 @@ class Loop:
         heapq.heappush(self._timers, (self.now() + delay_s, next(self._order), timer))
         return timer
 
+    def after(self, delay_s: float, handler: Callable[[], None]) -> Timer:
+        """Call `handler` once, in `delay_s` seconds."""
+
+        def once() -> None:
+            timer.cancel()
+            handler()
+
+        timer = self.every(delay_s, once)
+        return timer
+
     def when_idle(self, work: Callable[[], bool]) -> None:
         """Call `work` between polls. While it returns True the loop does not wait in the poll."""
         self._idle = work

@@ -1,8 +1,8 @@
 """The socket factory: every option is set here, before bind or connect. The only place that makes ZeroMQ sockets.
 
-All sockets but enrol have CURVE. A `Network` is one process's context and its ZAP handler, which decides which keys may
-connect, and hands each message's `User-Id` (the peer's key, in Z85) up with it: removing a key does not cut a live
-connection, so what a message may do is decided per message.
+All sockets but enrol have CURVE. A `Network` is one process's context and its ZAP handler (zap.py), which decides which
+keys may connect, and hands each message's `User-Id` (the peer's key, in Z85) up with it: refusing a key does not cut its
+live connection, so what a message may do is decided per message. `reopen` does cut.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 import zmq
-from zmq.utils import z85
 
-from p2prl.errors import P2prlError
+from p2prl.errors import LocalProtocolError, P2prlError
+from p2prl.net.handshakes import HandshakeWatch
 from p2prl.net.keys import KeyPair
+from p2prl.net.zap import Admits, Answer, Rejected, ZapDesk
 
 if TYPE_CHECKING:
-    from p2prl.net.loop import Loop
+    from p2prl.net.loop import Loop, Timer
 
 Frame = bytes | memoryview
 
@@ -30,13 +31,20 @@ _TYPES = {
     "pull": zmq.PULL,
     "xpub": zmq.XPUB,
     "sub": zmq.SUB,
+    "pair": zmq.PAIR,
 }
-Kind = Literal["router", "dealer", "push", "pull", "xpub", "sub"]
+Kind = Literal["router", "dealer", "push", "pull", "xpub", "sub", "pair"]
 
 _ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 #: A peer that sends nothing, not even a heartbeat, for this long is disconnected (half-open links).
 _HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS = 5_000, 15_000
 _RECONNECT_MS, _RECONNECT_MAX_MS = 100, 5_000
+#: A server ends a handshake that took longer, a peer's that waits for ZAP too; longer than zap.HOLD_S.
+_HANDSHAKE_MS = 10_000
+#: While zap.py holds somebody.
+_RECONSIDER_S = 0.25
+#: A port that was let go may be taken for a moment still: tried again so often, for so long.
+_BIND_AGAIN_S, _BIND_GIVE_UP_S = 0.01, 5.0
 
 
 class PortTaken(P2prlError):
@@ -75,7 +83,11 @@ class Socket:
     def __init__(self, raw: zmq.Socket[bytes], kind: Kind) -> None:
         self.raw = raw
         self.kind = kind
+        #: Where a server listens, as libzmq writes it; where it is about to listen again.
+        self.endpoints: list[str] = []
+        self.unbound: list[str] = []
         self._closed = False
+        self._before_close: Callable[[], None] | None = None
 
     def send(self, frames: Sequence[Frame], peer: bytes = b"") -> bool:
         """Queue one message. False if it was not queued: the queue is full, or the peer is gone."""
@@ -117,11 +129,23 @@ class Socket:
         """Dial one more endpoint (libzmq keeps dialling by itself)."""
         self.raw.connect(endpoint)
 
+    def before_close(self, call: Callable[[], None]) -> None:
+        """Call this once, when the socket is to be closed."""
+        self._before_close = call
+
+    @property
+    def closed(self) -> bool:
+        """True after `close`."""
+        return self._closed
+
     def close(self) -> None:
         """Close; what is still queued is kept for the linger time. Twice is fine."""
-        if not self._closed:
-            self._closed = True
-            self.raw.close()
+        if self._closed:
+            return
+        self._closed = True
+        if self._before_close is not None:
+            self._before_close()
+        self.raw.close()
 
 
 def _property(frame: zmq.Frame, name: str) -> str:
@@ -131,20 +155,33 @@ def _property(frame: zmq.Frame, name: str) -> str:
         return ""
 
 
+def _nobody_listens(_rejected: Rejected) -> None:
+    """The default of `rejected`."""
+
+
 class Network:
     """A process's ZeroMQ context, with the options and the keys of this project.
 
     Args:
         loop: answers ZAP requests on this loop; None for a process that only dials.
-        admits: says whether a peer with this key may connect to our servers.
+        admits: says whether a peer with this key may connect to our servers; None if that is not known yet: the peer
+            then waits, up to zap.HOLD_S, until `reconsider` is called.
+        rejected: told of each peer that did not get in.
     """
 
-    def __init__(self, loop: Loop | None = None, admits: Callable[[str], bool] | None = None) -> None:
+    def __init__(
+        self,
+        loop: Loop | None = None,
+        admits: Admits | None = None,
+        rejected: Callable[[Rejected], None] = _nobody_listens,
+    ) -> None:
         self._context = zmq.Context()
         self._sockets: list[Socket] = []
         self._admits = admits or (lambda key: True)
-        #: Who may connect, by ZAP domain; each server has its own.
-        self._domains: dict[bytes, Callable[[str], bool]] = {}
+        self._rejected = rejected
+        self._loop = loop
+        self._desk = ZapDesk()
+        self._holding: Timer | None = None
         if loop is not None:
             # Bound before any server: libzmq asks nobody, and admits all, as long as no handler is there.
             self._zap = self._make("router", Limits())
@@ -157,27 +194,92 @@ class Network:
         endpoints: Sequence[str],
         keys: KeyPair | None,
         limits: Limits = Limits(),
-        admits: Callable[[str], bool] | None = None,
+        admits: Admits | None = None,
+        name: str = "",
     ) -> Socket:
         """A listening socket. `keys` None means without CURVE (enrol, and ipc inside one machine).
 
         Args:
-            admits: says whether a peer with this key may connect here; by default whoever may connect anywhere.
+            admits: as in the class, for this server alone.
+            name: of this server, for `rejected`.
 
         Raises:
             PortTaken: naming the endpoint.
         """
         socket = self._make(kind, limits)
+        socket.raw.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
         if keys is not None:
             socket.raw.curve_secretkey = keys.secret.encode()
             socket.raw.curve_publickey = keys.public.encode()
             socket.raw.curve_server = True
-            domain = b"p2prl-%d" % len(self._domains)
-            self._domains[domain] = admits or self._admits
-            socket.raw.zap_domain = domain
+            socket.raw.zap_domain = self._desk.add(name, admits or self._admits, self._rejected)
+            if self._loop is not None:
+                self._watch(socket, name, self._loop)
         for endpoint in endpoints:
             self._bind(socket, endpoint)
         return socket
+
+    def _watch(self, socket: Socket, name: str, loop: Loop) -> None:
+        """Tell of handshakes that break before ZAP is asked."""
+
+        def broke(reason: str) -> None:
+            self._rejected(Rejected(name, "", reason, ""))
+
+        watch = HandshakeWatch(socket.raw, self._make("pair", Limits(linger_ms=0)), broke)
+        loop.on_readable(watch.pair, watch.read)
+
+        def end() -> None:
+            loop.forget(watch.pair)
+            watch.close()
+
+        socket.before_close(end)
+
+    def reconsider(self) -> None:
+        """Who is admitted may have changed: answer those peers that wait and are known now."""
+        if self._loop is not None:
+            self._send_zap(self._desk.reconsider(self._loop.now()))
+
+    def reopen(self, socket: Socket) -> None:
+        """Cut every live connection of a server, at once. Peers dial again by themselves, and ZAP is asked anew.
+
+        What they had sent and libzmq had taken in is still received; what was queued for them is dropped. Where the
+        ports are not free again at once they are tried for some seconds on the loop, which then raises PortTaken.
+        """
+        if self._loop is None:
+            raise LocalProtocolError("a network without a loop has no servers to reopen")
+        linger = socket.raw.getsockopt(zmq.LINGER)
+        # Else libzmq keeps a connection as long as something waits to be sent on it.
+        socket.raw.setsockopt(zmq.LINGER, 0)
+        for endpoint in socket.endpoints:
+            # libzmq ends the connections of a listener with it (they are its children: libzmq, own.cpp).
+            socket.raw.unbind(endpoint)
+        socket.raw.setsockopt(zmq.LINGER, linger)
+        waits = bool(socket.unbound)
+        socket.unbound += socket.endpoints
+        socket.endpoints = []
+        if not waits and not self._bind_again(socket):
+            self._keep_binding(socket, self._loop)
+
+    def _keep_binding(self, socket: Socket, loop: Loop) -> None:
+        deadline = loop.now() + _BIND_GIVE_UP_S
+
+        def again() -> None:
+            if socket.closed or self._bind_again(socket, last=loop.now() >= deadline):
+                timer.cancel()
+
+        timer = loop.every(_BIND_AGAIN_S, again)
+
+    def _bind_again(self, socket: Socket, last: bool = False) -> bool:
+        """True if it listens everywhere again."""
+        for endpoint in list(socket.unbound):
+            try:
+                self._bind(socket, endpoint)
+            except PortTaken:
+                if last:
+                    raise
+                return False
+            socket.unbound.remove(endpoint)
+        return True
 
     def client(
         self,
@@ -234,17 +336,19 @@ class Network:
                 self._bind(socket, endpoint)
                 return
             raise P2prlError(f"cannot listen on {endpoint}: {error.strerror}") from error
+        socket.endpoints.append(socket.bound)
 
     def _answer_zap(self) -> None:
+        assert self._loop is not None
         while (request := self._zap.receive()) is not None:
             frames = [bytes(frame) for frame in request.frames]
-            # RFC 27: "", version, request id, domain, address, identity, mechanism, credentials...
-            if len(frames) < 7 or frames[1] != b"1.0":
-                continue
-            ok, user = False, b""
-            if frames[6] == b"CURVE" and len(frames) == 8 and len(frames[7]) == 32:
-                user = z85.encode(frames[7])
-                admits = self._domains.get(frames[3])
-                ok = admits is not None and admits(user.decode())
-            status, text = (b"200", b"OK") if ok else (b"400", b"not admitted")
-            self._zap.send([b"", b"1.0", frames[2], status, text, user if ok else b"", b""], request.peer)
+            self._send_zap(self._desk.asked(request.peer, frames, self._loop.now()))
+
+    def _send_zap(self, answers: Sequence[Answer]) -> None:
+        for answer in answers:
+            self._zap.send(answer.frames, answer.peer)  # not taken: the peer hung up meanwhile
+        if self._desk.held and self._holding is None and self._loop is not None:
+            self._holding = self._loop.every(_RECONSIDER_S, self.reconsider)
+        elif not self._desk.held and self._holding is not None:
+            self._holding.cancel()
+            self._holding = None

@@ -1,6 +1,7 @@
 """The broker's process: admits nodes, keeps the member list, passes receipts on, publishes weights, answers status.
 
-It keeps no sessions. What it must not forget (its term, seeds given, each node's books) is in `broker.json`.
+It keeps no sessions. What it must not forget (its term, seeds given, each node's books) is in `broker.json`; whom it
+lets in is in the host's state folder (access_file.py).
 """
 
 from __future__ import annotations
@@ -21,13 +22,17 @@ from p2prl.core.membership import Member, Roster
 from p2prl.errors import RemoteProtocolError
 from p2prl.net.loop import Loop
 from p2prl.net.sockets import Limits, Network, Received
+from p2prl.net.zap import Rejected
 from p2prl.nodes import broker_file
-from p2prl.nodes.doorkeeper import Doorkeeper, full_refusal, protocol_refusal, warn_about_protocol
+from p2prl.nodes.admissions import Admissions
+from p2prl.nodes.doorkeeper import full_refusal, protocol_refusal, warn_about_protocol
+from p2prl.nodes.front_desk import FrontDesk
 from p2prl.nodes.member_desk import MemberDesk
 from p2prl.nodes.process import emit, run_child
 from p2prl.nodes.shard_desk import ShardDesk
 from p2prl.nodes.status import StatusView, bounded_status, build_status
-from p2prl.nodes.wiring import BrokerConfig, publish_port
+from p2prl.nodes.weights_desk import PUBLISH, WeightsDesk, current
+from p2prl.nodes.wiring import BrokerConfig
 from p2prl.wire import frames
 
 log = logging.getLogger("p2prl")
@@ -36,10 +41,6 @@ log = logging.getLogger("p2prl")
 _CONTROL_LIMITS = Limits(
     message_bytes=frames.MAX_TO_BROKER_BYTES + 64 * 1024, send_messages=200, receive_messages=1000
 )
-#: Only the trainer gets through to this socket: a message there is a whole network.
-_PUBLISH_LIMITS = Limits(message_bytes=512_000_000, receive_messages=2)
-#: A slow subscriber misses versions instead of filling our memory; it pulls what it missed.
-_WEIGHTS_LIMITS = Limits(message_bytes=1_000, send_messages=3, receive_messages=100)
 _PER_TURN = 500
 #: Between two writes of broker.json because of a Hello.
 _SAVE_S = 0.1
@@ -63,6 +64,7 @@ class Broker:
         self.saved.term += 1
         self.roster = Roster(next_seed=self.saved.next_seed, rungs=self.run.ladder)
         self.members = MemberDesk(self.roster, self.saved, config.max_members)
+        self.admissions = Admissions(config, self.saved)
         self.episodes = EpisodeStats()
         self.episodes.load(self.saved.episodes)
         self.desk = ShardDesk(self.saved.shard_steps)
@@ -71,7 +73,6 @@ class Broker:
         self.trainer_heard = loop.now()
         #: The trainer introduced itself to this incarnation of the broker: it knows the term, and published.
         self.trainer_greeted = False
-        self.weights: tuple[bytes, bytes] | None = None
         self.refused: Counter[str] = Counter()
         self.stopping = ""
         self.started = loop.now()
@@ -85,21 +86,20 @@ class Broker:
 
     def _listen(self) -> None:
         config, base = self.config, self.config.base_port
-        self.network = Network(self.loop)
-        keys = config.keys
+        admits = self.admissions.admits
+        self.network = Network(self.loop, rejected=self._rejected)
 
         def at(port: int) -> list[str]:
             return [f"tcp://{host}:{port}" for host in config.bind]
 
-        self.control = self.network.server("router", at(base), keys, _CONTROL_LIMITS)
-        self.publisher = self.network.server("xpub", at(base + 2), keys, _WEIGHTS_LIMITS)
-        self.publishing = self.network.server(
-            "pull", at(publish_port(base)), keys, _PUBLISH_LIMITS, self._may_publish
+        self.control = self.network.server(
+            "router", at(base), config.keys, _CONTROL_LIMITS, admits, "control"
         )
+        self.weights = WeightsDesk(
+            self.loop, self.network, config, self.saved, admits, self.refuse, self._announce_version
+        )
+        self.front = FrontDesk(self, at(base + 1))
         self.loop.on_readable(self.control, self._on_control)
-        self.loop.on_readable(self.publishing, self._on_publishing)
-        Doorkeeper(self.loop, self.network, at(base + 1), self._card, lambda reason: self._refuse("", reason))
-        self.loop.on_readable(self.publisher, self._on_subscription)
         self.loop.every(1.0, self._each_second)
         self.loop.every(0.25, self._watch)
         self.loop.every(_SAVE_S, self._save_if_needed)
@@ -115,6 +115,7 @@ class Broker:
             m.StatusAsk: self._status_ask,
             m.StopAsk: self._stop_ask,
             m.Rename: self._rename,
+            **self.front.handlers(),
         }
 
     def save(self) -> None:
@@ -146,11 +147,13 @@ class Broker:
                 if not received.frames:
                     raise RemoteProtocolError("malformed")
                 message = frames.decode_to_broker(received.frames[0])
+                self.admissions.check(received.user, message)
                 self._handlers[type(message)](received, message)
             except RemoteProtocolError as error:
-                self._refuse(received.user, error.reason)
+                self.refuse(received.user, error.reason)
 
-    def _card(self) -> m.EnrolCard:
+    def card(self, node_key: str) -> m.EnrolCard:
+        """Who this host is, for a node with this key."""
         return m.EnrolCard(
             protocol=m.PROTOCOL,
             version=__version__,
@@ -162,37 +165,45 @@ class Broker:
             base_port=self.config.base_port,
             env=self.run.env_id,
             agent=self.run.agent_name,
+            open=self.config.open,
+            standing=self.admissions.standing(node_key),
         )
 
-    def _on_subscription(self) -> None:
-        while self.publisher.receive() is not None:
-            pass  # a late joiner got its weights with the welcome; nothing is sent again to the others
+    def _rejected(self, peer: Rejected) -> None:
+        """A connection that did not even come about."""
+        permitted = peer.server != PUBLISH or peer.reason != "not_admitted"
+        self.refuse(peer.key, peer.reason if permitted else "not_permitted")
+
+    def cut(self) -> None:
+        """End all connections but the shards' own; those who may come back do so by themselves."""
+        self.network.reopen(self.control)
+        self.weights.cut()
 
     # --- members
 
     def _hello(self, received: Received, hello: m.Hello) -> None:
         if hello.protocol != m.PROTOCOL:
             warn_about_protocol(hello.name, hello.protocol, hello.version)
-            self._refuse(received.user, "protocol")
-            self._answer(received, protocol_refusal(hello.protocol, hello.version))
+            self.refuse(received.user, "protocol")
+            self.answer(received, protocol_refusal(hello.protocol, hello.version))
         elif hello.role == "member":
             self._hello_member(received, checked_hello(hello))
         elif hello.role == "shard":
-            self._require(received, self.config.staff.shard)
             self._hello_shard(received, hello)
         elif hello.role == "trainer":
-            self._require(received, self.config.staff.trainer)
             self.trainer_route, self.trainer_heard = received.peer, self.loop.now()
             self.trainer_greeted = True
-            self._answer(received, self._welcome([], None))
+            self.answer(received, self._welcome([], None))
         else:
-            self._answer(received, self._welcome([], None))
+            self.answer(received, self._welcome([], None))
+            if hello.role == "owner":
+                self.front.greet_owner(received)
 
     def _hello_member(self, received: Received, hello: m.Hello) -> None:
         key, now = received.user, self.loop.now()
         if self.members.full(key):
-            self._refuse(key, "full")
-            self._answer(received, full_refusal(self.config.max_members))
+            self.refuse(key, "full")
+            self.answer(received, full_refusal(self.config.max_members))
             return
         slots = hello.slots or self.run.envs
         member = self.members.hello(key, hello, slots, received.peer, received.address, now)
@@ -200,9 +211,7 @@ class Broker:
         peer.grant = self._grant()
         self._save_soon()
         welcome = self._welcome(member.seats, peer.grant, self._differences(hello))
-        parts: list[bytes] = [frames.encode(welcome)]
-        if self.weights is not None and hello.weights_version < self.saved.weights_version:
-            parts += self.weights
+        parts = [frames.encode(welcome), *self.weights.newer_than(hello.weights_version)]
         self.control.send(parts, received.peer)
 
     def _reseat(self, member: Member) -> None:
@@ -239,11 +248,11 @@ class Broker:
         beat = checked_heartbeat(beat)
         peer = self.members.heartbeat(key, beat, received.peer, received.address, version, self.loop.now())
         if peer is None:
-            self._answer(received, m.HelloAgain(term=self.saved.term))
+            self.answer(received, m.HelloAgain(term=self.saved.term))
             return
         peer.grant = self._grant()
         ack = m.HeartbeatAck(term=self.saved.term, weights_version=version, grant_ticks=peer.grant)
-        self._answer(received, ack)
+        self.answer(received, ack)
         misplaced = self.members.misplaced(key)
         if misplaced is not None:  # the new seats may have been lost with a connection
             self._reseat(misplaced)
@@ -253,7 +262,7 @@ class Broker:
 
     def _goodbye(self, received: Received, goodbye: m.Goodbye) -> None:
         self.members.goodbye(received.user, goodbye, received.peer, self.loop.now())
-        self._regrant()
+        self.regrant()
 
     # --- shards
 
@@ -262,11 +271,11 @@ class Broker:
         if shard is None or not 0 <= shard.index < self.config.shards:
             raise RemoteProtocolError("malformed")
         self.desk.greeted(shard, received.peer, self.loop.now())
-        self._answer(received, self._welcome([], None))
+        self.answer(received, self._welcome([], None))
+        self.answer(received, self.admissions.for_shards())
         self._announce_shards()
 
     def _shard_receipts(self, received: Received, receipts: m.ShardReceipts) -> None:
-        self._require(received, self.config.staff.shard)
         index = receipts.shard
         self.desk.counted(index, receipts.steps_total, receipts.inserted_ticks)
         self.episodes.ended(receipts.episodes)
@@ -280,9 +289,10 @@ class Broker:
         self.control.send([frames.encode(message)], peer.route)
 
     def _shard_report(self, received: Received, report: m.ShardReport) -> None:
-        self._require(received, self.config.staff.shard)
-        if not self.desk.reported(report, self.loop.now()):
-            self._answer(received, m.HelloAgain(term=self.saved.term))
+        now = self.loop.now()
+        if not self.desk.reported(report, received.peer, now):
+            self.answer(received, m.HelloAgain(term=self.saved.term))
+        self.front.shard_refused(report, now)
 
     def _announce_shards(self) -> None:
         message = frames.encode(m.ShardList(term=self.saved.term, shards=self.desk.listed()))
@@ -293,54 +303,30 @@ class Broker:
 
     # --- the trainer and the weights
 
-    def _may_publish(self, key: str) -> bool:
-        """Before anything is read: what is large may only come from the trainer."""
-        if key != self.config.staff.trainer:
-            self._refuse(key, "not_permitted")
-        return key == self.config.staff.trainer
-
-    def _on_publishing(self) -> None:
-        while (received := self.publishing.receive()) is not None:
-            try:
-                self._require(received, self.config.staff.trainer)
-                self._publish(received)
-            except RemoteProtocolError as error:
-                self._refuse(received.user, error.reason)
-
-    def _publish(self, received: Received) -> None:
-        if len(received.frames) != 2:
-            raise RemoteProtocolError("malformed")
-        header = frames.decode_weights_header(received.frames[0])
-        if header.version <= self.saved.weights_version and self.weights is not None:
-            return  # versions never go back
-        # A restarted trainer may publish again what a restarted broker already counted.
-        self.saved.weights_version = max(self.saved.weights_version, header.version)
-        self.weights = (bytes(received.frames[0]), bytes(received.frames[1]))
+    def _announce_version(self, version: int) -> None:
         self.save()  # before anyone can have it: a broker that is killed now must not name an older one
-        current = frames.encode(m.Current(weights_version=self.saved.weights_version))
         for route in self.desk.routes.values():
-            self.control.send([current], route)
-        self.publisher.send(self.weights)
+            self.control.send([current(version)], route)
 
     def _trainer_report(self, received: Received, report: m.TrainerReport) -> None:
-        self._require(received, self.config.staff.trainer)
         self.trainer_route, self.trainer_heard = received.peer, self.loop.now()
         if not self.trainer_greeted:
-            self._answer(received, m.HelloAgain(term=self.saved.term))
+            self.answer(received, m.HelloAgain(term=self.saved.term))
         ceiling_before = self.trainer.insert_ceiling
         self.trainer = report
         if report.insert_ceiling != ceiling_before:
-            self._regrant()
+            self.regrant()
 
     def _weights_ask(self, received: Received, ask: m.WeightsAsk) -> None:
-        if self.weights is not None and ask.have < self.saved.weights_version:
-            self.control.send(self.weights, received.peer)
+        newer = self.weights.newer_than(ask.have)
+        if newer:
+            self.control.send(newer, received.peer)
 
     def _grant(self) -> int | None:
         members = sum(member.players > 0 for member in self.roster.live())
         return share_out(self.trainer.insert_ceiling, self.desk.inserted, members)
 
-    def _regrant(self) -> None:
+    def regrant(self) -> None:
         """Tell members whose grant changed enough to matter; receipts and heartbeats carry it anyway."""
         grant = self._grant()
         message = frames.encode(m.Grant(grant_ticks=grant))
@@ -355,24 +341,22 @@ class Broker:
     # --- clients and the owner
 
     def _status_ask(self, received: Received, ask: m.StatusAsk) -> None:
-        self._answer(received, bounded_status(build_status(self._view()), frames.MAX_FROM_BROKER_BYTES))
+        self.answer(received, bounded_status(build_status(self._view()), frames.MAX_FROM_BROKER_BYTES))
 
     def _view(self) -> StatusView:
         return StatusView(broker=self, now=self.loop.now())
 
     def _stop_ask(self, received: Received, ask: m.StopAsk) -> None:
-        self._require(received, self.config.staff.owner)
         self.stopping = ask.reason
         message = frames.encode(m.Stopping(reason=ask.reason))
         routes = [peer.route for peer in self.members.live()]
         for route in [*routes, *self.desk.routes.values(), self.trainer_route]:
             if route:
                 self.control.send([message], route)
-        self._answer(received, m.Stopping(reason=ask.reason))
+        self.answer(received, m.Stopping(reason=ask.reason))
         self.save()
 
     def _rename(self, received: Received, rename: m.Rename) -> None:
-        self._require(received, self.config.staff.owner)
         self.host_name = rename.name
 
     # --- time
@@ -381,7 +365,7 @@ class Broker:
         now = self.loop.now()
         changed = self.members.ticked(now)
         if any(member.state == "gone" for member in changed):
-            self._regrant()
+            self.regrant()
         moved = self.roster.reseated(now)
         if moved is not None:
             log.info("%s plays on in the place of those that explored least", moved.name)
@@ -406,21 +390,21 @@ class Broker:
                 return_episodes=self.episodes.mean_count,
             )
             self.control.send([frames.encode(progress)], self.trainer_route)
+        self.front.look()
         self.members.fold(settled=now - self.started > _SETTLED_S)
         self.save()
 
     # --- small things
 
-    def _answer(self, received: Received, message: m.Message) -> None:
+    def answer(self, received: Received, message: m.Message) -> None:
+        """Send a message to whoever sent `received`."""
         self.control.send([frames.encode(message)], received.peer)
 
-    def _require(self, received: Received, key: str) -> None:
-        if received.user != key:
-            raise RemoteProtocolError("not_permitted")
-
-    def _refuse(self, user: str, reason: str) -> None:
+    def refuse(self, user: str, reason: str) -> None:
+        """Count a refusal; `user` is empty for one who has no key yet."""
         self.refused[reason] += 1
         self.members.refuse(user, reason)
+        self.front.refused(user, reason)
         if self.refused[reason] in (1, 10, 100, 1000) or self.refused[reason] % 10_000 == 0:
             log.warning("refused %d control messages so far: %s", self.refused[reason], reason)
 

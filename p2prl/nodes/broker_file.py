@@ -24,6 +24,7 @@ class Saved(msgspec.Struct):
         ledgers, names: by node key; nodes that are gone in the order in which they went.
         others, others_count: nodes that went long ago, together.
         episodes: EpisodeStats.save().
+        quarantined: why, by node key.
     """
 
     term: int = 0
@@ -35,6 +36,7 @@ class Saved(msgspec.Struct):
     others: Ledger = msgspec.field(default_factory=Ledger)
     others_count: int = 0
     episodes: dict[str, list[float]] = {}
+    quarantined: dict[str, str] = {}
 
 
 def load(folder: Path) -> Saved:

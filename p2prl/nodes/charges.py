@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from p2prl.core import messages as m
+from p2prl.core.codes import new_code
 from p2prl.net.interfaces import chosen_interfaces
 from p2prl.net.keys import KeyPair, load_or_create, new_key_pair, state_folder
 from p2prl.nodes.options import HostOptions, default_players
@@ -13,6 +16,7 @@ from p2prl.nodes.prepare import Prepared
 from p2prl.nodes.supervisor import Charge
 from p2prl.nodes.trainer_config import TrainerConfig
 from p2prl.nodes.wiring import BrokerConfig, MemberConfig, ShardConfig, Staff
+from p2prl.registry import is_file_agent
 
 LOCAL = "127.0.0.1"
 
@@ -29,7 +33,12 @@ class Keys:
 
     def staff(self) -> Staff:
         """The public halves that have rights."""
-        return Staff(owner=self.owner.public, trainer=self.trainer.public, shard=self.shard.public)
+        return Staff(
+            owner=self.owner.public,
+            trainer=self.trainer.public,
+            shard=self.shard.public,
+            member=self.member.public,
+        )
 
 
 class Plan:
@@ -37,6 +46,7 @@ class Plan:
 
     Attributes:
         base_port, name: may change; the next start of a process is told the new one.
+        code: the join code as the broker told it last, so that its next incarnation goes on with it.
     """
 
     def __init__(self, options: HostOptions, prepared: Prepared, base_port: int) -> None:
@@ -47,6 +57,7 @@ class Plan:
         self.keys = _make_keys(prepared.file.run_id)
         self.players = default_players() if options.players is None else options.players
         self.bind = bind_hosts(options)
+        self.code = _first_code(options)
 
     def charges(self) -> list[Charge]:
         """In the order in which they are started."""
@@ -75,6 +86,13 @@ class Plan:
             bind=self.bind,
             shards=self.options.experiment.shards,
             folder=str(self.prepared.folder),
+            state=str(state_folder()),
+            open=self.options.open,
+            code=self.code,
+            code_uses=self.options.code_uses,
+            code_ttl_s=self.options.code_ttl_s,
+            approve=self.options.approve,
+            addresses=_reachable(self.options),
         )
 
     def _shard_maker(self, index: int) -> Callable[[], ShardConfig]:
@@ -116,6 +134,7 @@ class Plan:
         )
 
     def _member_config(self) -> MemberConfig:
+        agent = self.options.experiment.agent.name
         return MemberConfig(
             host=LOCAL,
             base_port=self.base_port,
@@ -123,6 +142,7 @@ class Plan:
             keys=self.keys.member,
             name=self.options.name,
             players=self.players,
+            agent=agent if is_file_agent(agent) else "",
             own=True,
         )
 
@@ -144,11 +164,27 @@ def bind_hosts(options: HostOptions) -> list[str]:
     return hosts
 
 
+def _first_code(options: HostOptions) -> m.CodeNews:
+    """The join code that this host begins with: none if it is open."""
+    if options.open:
+        return m.CodeNews(code="")
+    code = options.code or new_code(secrets.randbelow)
+    return m.CodeNews(code=code, uses=options.code_uses, ttl_s=options.code_ttl_s)
+
+
+def _reachable(options: HostOptions) -> list[str]:
+    """Where other machines may reach this host."""
+    interfaces = chosen_interfaces(options.interfaces)
+    addresses = [address for interface in interfaces for address in (*interface.v4, *interface.v6)]
+    return [address for address in addresses if not address.startswith("fe80")] or [LOCAL]
+
+
 def _make_keys(run_id: str) -> Keys:
     home = state_folder()
     return Keys(
         host=load_or_create(home / "node.key"),
-        owner=new_key_pair(),
+        # Kept, so that the owner's commands in another terminal are known as the owner's.
+        owner=load_or_create(home / "owner.key"),
         trainer=new_key_pair(),
         shard=new_key_pair(),
         # A key of its own for each run, so that its books and its seat come back with --resume.

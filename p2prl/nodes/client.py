@@ -1,4 +1,8 @@
-"""What `ls`, `status` and `eval` ask of hosts."""
+"""What `ls`, `status` and `eval` ask of hosts, and which of this machine's keys they ask with.
+
+A host lets in only keys that it knows, and a refused key gets no answer at all (CURVE): so the card, which the enrol
+socket gives to anybody, is read first, and what is not to be had is said at once.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +10,30 @@ import secrets
 import threading
 from collections.abc import Iterator, Sequence
 from types import TracebackType
+from typing import TypeVar
 
 from p2prl import __version__
 from p2prl.core import messages as m
-from p2prl.errors import NoHostFound, P2prlError, RemoteProtocolError, UpgradeNeeded
-from p2prl.net.addresses import endpoint
+from p2prl.core.bounds import line
+from p2prl.errors import NoHostFound, NotAdmitted, P2prlError, RemoteProtocolError, UpgradeNeeded, UsageError
+from p2prl.net.addresses import Address, KnownHost, KnownHosts, endpoint
 from p2prl.net.cards import FoundHost
 from p2prl.net.discovery import browse
-from p2prl.net.keys import load_or_create, state_folder
+from p2prl.net.keys import KeyPair, fingerprint, load_or_create, state_folder
 from p2prl.net.sockets import Frame, Limits, Network
-from p2prl.nodes.locate import Located, Search
+from p2prl.nodes.locate import Located, Search, ask_card
+from p2prl.nodes.own_host import is_own, own_host
+from p2prl.settings import nearest
 from p2prl.wire import frames
 
 _LIMITS = Limits(message_bytes=512_000_000, send_messages=10, receive_messages=10, linger_ms=0)
 _ANSWER_S = 5.0
 _WATCH_S = 1.0
 _FIRST_WEIGHTS_TRIES = 20
+#: Refusals that mean: this key may not, whatever it asks.
+_OUT = ("not_admitted", "removed", "quarantined", "not_permitted")
+
+_C = TypeVar("_C", bound="Client")
 
 
 def find_hosts(timeout_s: float, interfaces: Sequence[str] = ()) -> list[FoundHost]:
@@ -30,15 +42,20 @@ def find_hosts(timeout_s: float, interfaces: Sequence[str] = ()) -> list[FoundHo
 
 
 class Client:
-    """A short conversation with one host's broker."""
+    """A short conversation with one host's broker.
+
+    Raises:
+        NotAdmitted: the host would not let this machine's key in; the text says what to do.
+    """
 
     def __init__(self, located: Located) -> None:
         self.located = located
+        self._keys = keys_for(located)
         self._network = Network()
         self._socket = self._network.client(
             "dealer",
             endpoint(located.address, located.base_port),
-            load_or_create(state_folder() / "node.key"),
+            self._keys,
             located.card.server_key,
             _LIMITS,
         )
@@ -48,22 +65,20 @@ class Client:
 
         Raises:
             NoHostFound: the broker does not answer.
+            NotAdmitted: it has put this machine out.
         """
-        self._send(m.StatusAsk())
-        return self._expect(m.StatusReply)[0]
+        return self._ask(m.StatusAsk(), m.StatusReply)
 
     def welcome(self) -> m.Welcome:
         """What a member would be told."""
-        self._send(
-            m.Hello(
-                protocol=m.PROTOCOL,
-                version=__version__,
-                role="client",
-                name="client",
-                boot_id=secrets.token_hex(8),
-            )
+        hello = m.Hello(
+            protocol=m.PROTOCOL,
+            version=__version__,
+            role="client",
+            name="client",
+            boot_id=secrets.token_hex(8),
         )
-        return self._expect(m.Welcome)[0]
+        return self._ask(hello, m.Welcome)
 
     def weights(self) -> tuple[m.WeightsHeader, Frame]:
         """The current weights; waits a while for the first ones.
@@ -79,7 +94,7 @@ class Client:
             pause.wait(1.0)
         else:
             raise P2prlError(
-                f"{self.located.card.host_name} has no weights yet: its trainer is still starting"
+                f"{line(self.located.card.host_name, 60)} has no weights yet: its trainer is still starting"
             )
         self._send(m.WeightsAsk())
         header, bulk = self._expect(m.WeightsHeader)
@@ -89,7 +104,7 @@ class Client:
         """End the conversation."""
         self._network.close()
 
-    def __enter__(self) -> Client:
+    def __enter__(self: _C) -> _C:
         return self
 
     def __exit__(
@@ -97,11 +112,14 @@ class Client:
     ) -> None:
         self.close()
 
+    def _ask(self, message: m.Message, kind: type[m.MessageT]) -> m.MessageT:
+        self._send(message)
+        return self._expect(kind)[0]
+
     def _send(self, message: m.Message) -> None:
         self._socket.send([frames.encode(message)])
 
     def _expect(self, kind: type[m.MessageT]) -> tuple[m.MessageT, list[Frame]]:
-        where = f"{self.located.address} port {self.located.base_port}"
         while self._socket.wait(_ANSWER_S):
             received = self._socket.receive()
             if received is None or not received.frames:
@@ -110,24 +128,75 @@ class Client:
                 message = frames.decode_from_broker(received.frames[0])
             except RemoteProtocolError:
                 continue
-            if isinstance(message, m.Refusal) and message.reason == "protocol":
-                raise UpgradeNeeded(message.text)
+            if isinstance(message, m.Refusal):
+                raise _refused(message)
             if isinstance(message, kind):
                 return message, received.frames[1:]
-        raise NoHostFound(f"the host at {where} did not answer within {_ANSWER_S:g} s")
+        raise self._silence()
+
+    def _silence(self) -> P2prlError:
+        """Why nobody answers: a key that was put out meanwhile gets no answer either."""
+        address, base_port = self.located.address, self.located.base_port
+        card, _ = ask_card(address, base_port, Search(target=None, wait_s=None, node_key=self._keys.public))
+        if card is not None and card.server_key == self.located.card.server_key:
+            check_admitted(Located(card, address, base_port))
+        return NoHostFound(f"the host at {address} port {base_port} did not answer within {_ANSWER_S:g} s")
+
+
+def keys_for(located: Located) -> KeyPair:
+    """The keys to ask this host with: the owner's for a host of this state folder, else this node's.
+
+    Raises:
+        NotAdmitted: the host does not let this node in, or is not the one that was joined under its name.
+    """
+    home = state_folder()
+    node = load_or_create(home / "node.key")
+    if is_own(located.card, node.public):
+        return load_or_create(home / "owner.key")
+    _check_identity(located)
+    check_admitted(located)
+    return node
+
+
+def _check_identity(located: Located) -> None:
+    """Raises NotAdmitted if another key was known under this name or at this place."""
+    card = located.card
+    known = KnownHosts(state_folder()).other_key(
+        card.server_key, card.host_name, located.address, located.base_port
+    )
+    if known is not None:
+        name = line(known.name, 60)
+        raise NotAdmitted(
+            f"THE HOST'S KEY CHANGED: {name} was joined before with the key {fingerprint(known.server_key)}, and what "
+            f"answers now at {_where(located)} has the key {fingerprint(card.server_key)}. If its owner says that this "
+            f"is right: p2prl forget {name}, then join it again with its code"
+        )
+
+
+def check_admitted(located: Located) -> None:
+    """Raises NotAdmitted if the host that answered says that it would not let this node in."""
+    card = located.card
+    name, where = line(card.host_name, 60), _where(located)
+    if card.standing == "removed":
+        raise NotAdmitted(f"{name}'s owner removed this node; ask there to be let in again (p2prl admit)")
+    if card.standing == "quarantined":
+        raise NotAdmitted(f"{name} keeps this node out of its run; ask its owner why (p2prl nodes)")
+    if card.standing == "waiting":
+        raise NotAdmitted(f"{name}'s owner has not let this node in yet (p2prl admit); try again then")
+    if card.standing == "unknown" and not card.open:
+        raise NotAdmitted(
+            f"{name} does not know this node; join it first with its code: p2prl join {where} --code CODE"
+        )
 
 
 def open_client(target: str | None, wait_s: float) -> Client:
-    """Find a host and speak with its broker.
+    """Find a host and speak with its broker; without a target this machine's own host, if one runs.
 
     Raises:
         NoHostFound: none within `wait_s`.
+        NotAdmitted: it does not let this node in.
     """
-    search = Search(target=target, wait_s=wait_s)
-    located = search.locate()
-    if located is None:
-        raise NoHostFound("stopped before a host was found")
-    return Client(located)
+    return Client((own_host() if target is None else None) or locate_named(target, wait_s))
 
 
 def fetch_status(target: str | None, wait_s: float) -> m.StatusReply:
@@ -143,3 +212,39 @@ def watch_status(target: str | None, wait_s: float) -> Iterator[m.StatusReply]:
         while True:
             yield client.status()
             pause.wait(_WATCH_S)
+
+
+def forget_host(host: str) -> list[KnownHost]:
+    """Forget the hosts that `host` names: a name, an address, a key or its fingerprint.
+
+    Raises:
+        UsageError: none is known by it; the text names those that are.
+        P2prlError: the memory cannot be written.
+    """
+    memory = KnownHosts(state_folder())
+    gone = memory.forget(host)
+    if not gone:
+        names = sorted({line(known.name, 60) for known in memory.hosts()})
+        told = f"there are: {', '.join(names)}" if names else "none was joined before"
+        raise UsageError(f"no host {host[:60]!r} is known here; {nearest(host, names) or told}")
+    return gone
+
+
+def locate_named(target: str | None, wait_s: float) -> Located:
+    """The host that `target` names, or the one on this LAN. Raises NoHostFound."""
+    node_key = load_or_create(state_folder() / "node.key").public
+    located = Search(target=target, wait_s=wait_s, node_key=node_key).locate()
+    if located is None:
+        raise NoHostFound("stopped before a host was found")
+    return located
+
+
+def _where(located: Located) -> str:
+    return str(Address(located.address, located.base_port))
+
+
+def _refused(refusal: m.Refusal) -> P2prlError:
+    text = line(refusal.text) or refusal.reason
+    if refusal.reason == "protocol":
+        return UpgradeNeeded(text)
+    return NotAdmitted(text) if refusal.reason in _OUT else P2prlError(f"the host refused: {text}")

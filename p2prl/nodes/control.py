@@ -41,6 +41,7 @@ class ControlLine:
         self._hello = hello
         self._take = take
         self._refused = refused
+        self._network, self._keys, self._server_key = network, keys, server_key
         self._socket = network.client("dealer", endpoint, keys, server_key, _LIMITS)
         self.welcomed = False
         self.heard = loop.now()
@@ -65,6 +66,14 @@ class ControlLine:
         self._timer.cancel()
         self._loop.forget(self._socket)
         self._socket.close()
+
+    def redial(self, endpoint: str) -> None:
+        """Dial anew, perhaps somewhere else: the host moved, or refused us once, after which libzmq never dials again."""
+        self._loop.forget(self._socket)
+        self._socket.close()
+        self._socket = self._network.client("dealer", endpoint, self._keys, self._server_key, _LIMITS)
+        self._loop.on_readable(self._socket, self._on_readable)
+        self.hello_again()
 
     def hello_again(self) -> None:
         """Introduce ourselves anew."""

@@ -19,7 +19,7 @@ from p2prl.learn.spaces import env_spec
 from p2prl.nodes import checkpoint
 from p2prl.nodes.client import open_client
 from p2prl.nodes.video import VideoFolder
-from p2prl.registry import make_agent, make_env_factory, resolve_agent
+from p2prl.registry import is_file_agent, make_agent, make_env_factory, resolve_agent
 from p2prl.settings import EXPERIMENT_FILE, latest_run, load_experiment
 from p2prl.wire.weights import decode_weights
 
@@ -181,6 +181,10 @@ def _from_host(target: str | None) -> _Policy:
         welcome = client.welcome()
         header, payload = client.weights()
     run = welcome.run
+    if is_file_agent(run.agent_name):
+        # What a host names must not decide which file of this machine is run.
+        advice = "evaluate it where it is: p2prl eval RUN_DIR on the host"
+        raise UsageError(f"the agent of {welcome.host_name} is a file, {run.agent_name}; {advice}")
     return _Policy(
         source=f"live host {welcome.host_name}",
         version=header.version,

@@ -26,7 +26,7 @@ from p2prl.nodes.prepare import Prepared, prepare, save_run_file
 from p2prl.nodes.process import ChildEvent
 from p2prl.nodes.pulse import Pulse
 from p2prl.nodes.recorder import Recorder
-from p2prl.nodes.report import HostReporter, HostStarted, HostStopped
+from p2prl.nodes.report import OPEN_WARNING, HostReporter, HostStarted, HostStopped
 from p2prl.nodes.signals import end_on_signals
 from p2prl.nodes.supervisor import Charge, GivenUp, Supervisor
 
@@ -97,9 +97,8 @@ class Host:
 
     def start(self) -> None:
         """Start the processes, and mDNS beside them; the rest happens on the loop."""
-        self.say(
-            "warning", "host", "open host: any machine that reaches it is admitted (join codes come later)"
-        )
+        if self.options.open:
+            self.say("warning", "host", OPEN_WARNING)
         if not self.recorder.has_board:
             self.say("info", "host", "tensorboard is not installed: figures go to progress.jsonl only")
         if self.options.advertise:
@@ -145,7 +144,7 @@ class Host:
 
     def _hello(self) -> m.Hello:
         return m.Hello(
-            protocol=m.PROTOCOL, version=__version__, role="client", name="owner", boot_id=self.boot_id
+            protocol=m.PROTOCOL, version=__version__, role="owner", name="owner", boot_id=self.boot_id
         )
 
     def _on_port_taken(self, text: str) -> bool:
@@ -227,8 +226,10 @@ class Host:
                 results=self.prepared.folder,
                 term=self.term,
                 resumed=self.options.resume,
+                open=self.options.open,
             )
         )
+        self._tell_code(self.plan.code)
 
     def _hear_announcer(self) -> None:
         news = self.announcer.news() if self.announcer is not None else None
@@ -260,8 +261,20 @@ class Host:
         self.pulse.heard(self.loop.now())
         if isinstance(message, m.StatusReply):
             self._on_status(message)
+        elif isinstance(message, m.CodeNews):
+            self._on_code(message)
         elif isinstance(message, m.Stopping) and self._stage == "farewell":
             self._enter("others")
+
+    def _on_code(self, news: m.CodeNews) -> None:
+        """The join code as it is now; it comes with each Welcome, too."""
+        new, self.plan.code = news.code != self.plan.code.code, news
+        if new and self._started:
+            self._tell_code(news)
+
+    def _tell_code(self, news: m.CodeNews) -> None:
+        if not self.options.open:
+            self.reporter.code(news)
 
     def _on_status(self, status: m.StatusReply) -> None:
         self.last = status

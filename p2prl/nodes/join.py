@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
 from p2prl.core import messages as m
+from p2prl.net.addresses import KnownHosts
+from p2prl.net.discovery import Browser
 from p2prl.net.keys import load_or_create, member_lock, state_folder
 from p2prl.net.loop import Loop
-from p2prl.nodes.locate import Search, remember
+from p2prl.net.tokens import Token, read_token
+from p2prl.nodes.enrol import Entry
+from p2prl.nodes.locate import Located, Search, remember
 from p2prl.nodes.member import Member
 from p2prl.nodes.options import JoinOptions, default_players
+from p2prl.nodes.relocate import look
 from p2prl.nodes.report import Left, MemberReporter
 from p2prl.nodes.signals import end_on_signals
 from p2prl.nodes.wiring import MemberConfig
+
+Question = TypeVar("Question")
+Answer = TypeVar("Answer")
 
 
 def run_join(options: JoinOptions, reporter: MemberReporter) -> int:
@@ -40,13 +49,48 @@ def run_join(options: JoinOptions, reporter: MemberReporter) -> int:
             return _join(options, reporter, loop, stop)
 
 
-def _ask_interruptibly(choose: Callable[[Sequence[str]], int], rows: Sequence[str]) -> int:
+def _ask_interruptibly(ask: Callable[[Question], Answer], question: Question) -> Answer:
     """A person at a prompt expects Ctrl-C to end it at once (KeyboardInterrupt)."""
     ours = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        return choose(rows)
+        return ask(question)
     finally:
         signal.signal(signal.SIGINT, ours)
+
+
+def _find(token: Token, search: Search) -> Located | None:
+    """The host that a token is for, wherever it is now."""
+    places = [(address, token.base_port) for address in token.addresses]
+    browser = Browser(search.interfaces)
+    try:
+        while not search.stop.is_set():
+            located, trouble = look(search, token.server_key, places, browser)
+            if located is not None:
+                return located
+            search.pause(f"the token's host does not answer: {trouble}")
+            browser.follow()
+    finally:
+        browser.close()
+    return None
+
+
+def _enter(
+    options: JoinOptions, search: Search, located: Located, stop: threading.Event, token: Token | None
+) -> Located | None:
+    ask = options.ask_code
+    entry = Entry(
+        search=search,
+        node_key=search.node_key,
+        name=options.name,
+        known=KnownHosts(state_folder(), lambda text: search.say("warning", text)),
+        code=options.code,
+        token=token,
+        ask_code=None if ask is None else partial(_ask_interruptibly, ask),
+        say=search.say,
+        stop=stop,
+        wait_s=options.wait_s,
+    )
+    return entry.enter(located)
 
 
 def _join(options: JoinOptions, reporter: MemberReporter, loop: Loop, stop: threading.Event) -> int:
@@ -60,13 +104,13 @@ def _join(options: JoinOptions, reporter: MemberReporter, loop: Loop, stop: thre
         stop=stop,
         node_key=keys.public,
     )
-    located = search.locate()
+    token = read_token(options.token) if options.token else None
+    located = search.locate() if token is None or options.target else _find(token, search)
+    if located is not None:
+        located = _enter(options, search, located, stop, token)
     if located is None:
-        reporter.left(Left("signal", "stopped before a host was found", m.Books()))
+        reporter.left(Left("signal", "stopped before a host let this node in", m.Books()))
         return 0
-    if located.card.open:
-        text = "open host: it admits any machine, and this machine trusts it at first sight"
-        reporter.log("warning", "join", text)
     remember(located)
     config = MemberConfig(
         host=located.address,

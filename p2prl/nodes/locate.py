@@ -20,7 +20,7 @@ from p2prl.net.sockets import Limits, Network
 from p2prl.nodes.options import DEFAULT_BASE_PORT
 from p2prl.wire import frames
 
-_ENROL_LIMITS = Limits(message_bytes=4_000, send_messages=10, receive_messages=10, linger_ms=0)
+ENROL_LIMITS = Limits(message_bytes=4_000, send_messages=10, receive_messages=10, linger_ms=0)
 _ASK_S = 1.0
 _PAUSE_S = 1.0
 _SAY_S = 5.0
@@ -70,6 +70,12 @@ class Search:
     protocol: int = m.PROTOCOL
     node_key: str = ""
 
+    def __post_init__(self) -> None:
+        self._deadline = None if self.wait_s is None else time.monotonic() + self.wait_s
+        self._said = -1e9
+        #: Why the last candidate could not be reached.
+        self._trouble = ""
+
     def locate(self) -> Located | None:
         """The host, or None if `stop` was set.
 
@@ -78,10 +84,6 @@ class Search:
             UsageError: several hosts, and nobody to choose.
             UpgradeNeeded: the host speaks another protocol number.
         """
-        self._deadline = None if self.wait_s is None else time.monotonic() + self.wait_s
-        self._said = -1e9
-        #: Why the last candidate could not be reached.
-        self._trouble = ""
         if self.target is not None and looks_like_address(self.target):
             address = parse_address(self.target, DEFAULT_BASE_PORT)
             return self._dial(Candidate(self.target, (address.host,), address.base), forever=True)
@@ -101,10 +103,10 @@ class Search:
             if not forever:
                 self._trouble = "; ".join(troubles)
                 return None
-            self._pause("; ".join(troubles))
+            self.pause("; ".join(troubles))
         return None
 
-    def _pause(self, trouble: str) -> None:
+    def pause(self, trouble: str) -> None:
         """Say what is waited for, and when it is tried again; or give up."""
         now = time.monotonic()
         if self._deadline is not None and now + _PAUSE_S > self._deadline:
@@ -129,7 +131,7 @@ class Search:
                 if located is not None:
                     return located
                 if settled:
-                    self._pause(self._what_is_missing(browser))
+                    self.pause(self._what_is_missing(browser))
                     browser.follow()
                 else:
                     self.stop.wait(0.1)
@@ -181,7 +183,7 @@ def ask_card(address: str, base_port: int, search: Search) -> tuple[m.EnrolCard 
     where = f"{address} port {base_port + 1}"
     network = Network()
     try:
-        client = network.client("dealer", endpoint(address, base_port + 1), None, None, _ENROL_LIMITS)
+        client = network.client("dealer", endpoint(address, base_port + 1), None, None, ENROL_LIMITS)
         ask = m.EnrolAsk(protocol=search.protocol, version=search.version, node_key=search.node_key)
         client.send([frames.encode(ask)])
         if not client.wait(_ASK_S):

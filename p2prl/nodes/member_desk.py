@@ -82,7 +82,7 @@ class MemberDesk:
         member = self.roster.hello(
             key, hello.name, hello.boot_id, hello.players, hello.seats, now, slots=slots
         )
-        self.saved.ledgers.setdefault(key, Ledger()).booted(hello.boot_id)
+        self.saved.ledgers.setdefault(key, Ledger()).booted(hello.boot_id, hello.continues)
         self.saved.names[key] = hello.name
         stats = known.stats if known else EpisodeStats()
         self.peers[key] = Peer(route, address, hello, stats=stats)
@@ -137,20 +137,27 @@ class MemberDesk:
                 (last.boot_id, last.steps, last.episodes) if last is not None else (peer.hello.boot_id, 0, 0)
             )
             ledger.reported(boot_id, goodbye.books, steps, episodes)
-        ledger.close(LEFT)
+        ledger.close(LEFT, kept=last.spooled if last is not None else 0)
         reason = line(goodbye.reason)
         if self.roster.goodbye(key, reason, now) is not None:
             log.info("%s left: %s", peer.hello.name, reason or "no reason given")
             self._went(key)
 
+    def put_out(self, key: str, reason: str, now: float) -> None:
+        """The host's owner, or what it did, ended this member's part; its books close."""
+        if key in self.saved.ledgers:
+            self.saved.ledgers[key].close(LEFT)
+        if self.roster.goodbye(key, reason, now) is not None:
+            self._went(key)
+
     def receipts(self, receipts: m.ShardReceipts, now: float) -> Peer | None:
-        """A shard's verdicts; the peer that waits for them. None if nobody does: it restarted, or we did."""
+        """A shard's verdicts, of this boot or of one whose spool it found; the peer that waits for them, if it is here."""
         stored = sum(verdict.status == "stored" for verdict in receipts.verdicts)
         ledger = self.saved.ledgers.get(receipts.node)
         if ledger is not None:
             ledger.stored(receipts.boot_id, stored)
         peer = self.peers.get(receipts.node)
-        if peer is None or peer.hello.boot_id != receipts.boot_id:
+        if peer is None:
             return None
         peer.stats.ended(receipts.episodes)
         if stored:

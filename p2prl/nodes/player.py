@@ -20,7 +20,7 @@ from p2prl.net.loop import Loop
 from p2prl.net.sockets import Limits, Network
 from p2prl.nodes.process import run_child
 from p2prl.nodes.wiring import PlayerConfig
-from p2prl.registry import make_agent, make_env_factory, resolve_agent, source_hash
+from p2prl.registry import is_file_agent, make_agent, make_env_factory, resolve_agent, source_hash
 from p2prl.wire import frames
 from p2prl.wire.bundle import encode_bundle
 from p2prl.wire.weights import decode_weights
@@ -102,13 +102,11 @@ class Player:
 
     def _agent_class(self) -> type[Agent]:
         run, own = self.run, self.config.agent
-        try:
-            return resolve_agent(own or run.agent_name, provided_by="" if own else run.agent_package)
-        except UsageError as error:
-            if own or ".py:" not in run.agent_name:
-                raise
+        if not own and is_file_agent(run.agent_name):
+            # What a host names must not decide which file of this machine is run.
             advice = "copy it to this machine and name it: p2prl join --agent FILE:CLASS"
-            raise UsageError(f"the host's agent is a file, {run.agent_name}; {advice} ({error})") from error
+            raise UsageError(f"the host's agent is a file, {run.agent_name}; {advice}")
+        return resolve_agent(own or run.agent_name, provided_by="" if own else run.agent_package)
 
     def fail(self, error: P2prlError) -> None:
         """Tell the member why this player cannot go on."""

@@ -19,7 +19,14 @@ from p2prl.learn.contracts import Agent, ReplaySpec
 from p2prl.learn.rollout import EnvironmentFailed
 from p2prl.learn.spaces import env_spec, session_schema
 from p2prl.nodes.files import write_atomically
-from p2prl.registry import make_agent, make_env_factory, provider, resolve_agent, source_hash
+from p2prl.registry import (
+    is_file_agent,
+    make_agent,
+    make_env_factory,
+    provider,
+    resolve_agent,
+    source_hash,
+)
 from p2prl.settings import EXPERIMENT_FILE, RUN_FILE, dump_experiment, slug
 
 #: What is left to the machine's owner beside the replay buffer.
@@ -81,7 +88,7 @@ def prepare(experiment: Experiment, results: Path, resume: bool) -> Prepared:
         env=spec,
         env_package=provider(make_env.source),
         env_hash=source_hash(make_env.source),
-        agent_name=experiment.agent.name,
+        agent_name=_public_name(experiment.agent.name),
         agent_settings=dict(experiment.agent.settings),
         agent_package=provider(cls),
         agent_hash=source_hash(cls),
@@ -94,6 +101,14 @@ def prepare(experiment: Experiment, results: Path, resume: bool) -> Prepared:
         envs=experiment.play.envs,
     )
     return Prepared(run, replay, folder, file)
+
+
+def _public_name(agent: str) -> str:
+    """What other machines are told: of a file its name, not where it is here."""
+    if not is_file_agent(agent):
+        return agent
+    path, _, class_name = agent.rpartition(":")
+    return f"{Path(path).name}:{class_name}"
 
 
 def effective_replay(agent: Agent, overrides: ReplayConfig) -> ReplaySpec:

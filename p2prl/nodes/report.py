@@ -9,12 +9,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from p2prl.core.messages import Books, PlayerReport, StatusReply
+from p2prl.core.messages import Books, CodeNews, PlayerReport, StatusReply
+
+#: What `p2prl host --open` means, said at its start.
+OPEN_WARNING = (
+    "open host: any machine that reaches its ports may give sessions and read the weights; "
+    "what is sent is still encrypted, and p2prl remove NODE still works"
+)
 
 
 @dataclass(frozen=True)
 class HostStarted:
-    """The host listens and is advertised. `addresses` are those that it is advertised under; `address` the first."""
+    """The host listens and is advertised. `addresses` are those that it is advertised under; `address` the first.
+
+    Attributes:
+        open: it admits any key, and has no join code.
+    """
 
     run_id: str
     run_name: str
@@ -25,6 +35,7 @@ class HostStarted:
     results: Path
     term: int
     resumed: bool
+    open: bool = False
 
 
 @dataclass(frozen=True)
@@ -44,6 +55,9 @@ class HostReporter(Protocol):
 
     def started(self, info: HostStarted) -> None:
         """Once."""
+
+    def code(self, news: CodeNews) -> None:
+        """The join code: once after `started` unless the host is open, then at each change; may repeat itself."""
 
     def status(self, status: StatusReply) -> None:
         """About once a second."""
@@ -68,7 +82,11 @@ class Joined:
 
 @dataclass(frozen=True)
 class MemberStatus:
-    """About once a second. `state`: searching, connecting, starting, working, paused, away (the host is silent)."""
+    """About once a second. `state`: searching, connecting, starting, working, paused, away (the host is silent).
+
+    Attributes:
+        spooled, spooled_bytes: of the pending bundles, those on this machine's disk.
+    """
 
     state: str
     reason: str
@@ -80,6 +98,8 @@ class MemberStatus:
     current_version: int
     books: Books
     players: tuple[PlayerReport, ...] = field(default_factory=tuple)
+    spooled: int = 0
+    spooled_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -59,12 +59,13 @@ class ShardDesk:
         self.steps_total[index] = max(steps_total, self.steps_total.get(index, 0))
         self._inserted[index] = max(inserted_ticks, self._inserted.get(index, 0))
 
-    def reported(self, report: m.ShardReport, now: float) -> bool:
+    def reported(self, report: m.ShardReport, route: bytes, now: float) -> bool:
         """A report; False if the shard must say Hello: it was marked down, or this broker is new."""
         known = self.addresses.get(report.index)
         if known is None or known.boot_id != report.boot_id:
             return False
         self.heard[report.index] = now
+        self.routes[report.index] = route  # another one, if its connection was made anew
         self.reports[report.index] = report
         self.counted(report.index, report.steps_total, report.inserted_ticks)
         return True

@@ -67,6 +67,8 @@ def build_status(view: StatusView) -> m.StatusReply:
         warnings=_warnings(view, nodes),
         members_waiting=not any(n.players and n.state != "gone" for n in nodes),
         stopping=broker.stopping,
+        open=broker.config.open,
+        waiting_nodes=broker.admissions.waiting(),
     )
 
 
@@ -142,9 +144,11 @@ def _node_row(view: StatusView, member: Member) -> m.NodeStatus:
         version=peer.hello.version,
         system=peer.hello.system,
         bundles=ledger.total(),
-        refused_by_host=_refused_by_host(view, member.key),
+        refused_by_host=refused_by_host(view.broker, member.key),
         player_reports=list(beat.players) if beat else [],
         faults=list(peer.faults),
+        spooled=beat.spooled if beat else 0,
+        standing=broker.admissions.standing(member.key) if not peer.hello.own else "admitted",
     )
 
 
@@ -168,9 +172,10 @@ def _gone_row(name: str, key: str, ledger: Ledger, reason: str) -> m.NodeStatus:
     )
 
 
-def _refused_by_host(view: StatusView, key: str) -> dict[str, int]:
-    total = dict(view.broker.members.refused.get(key, {}))
-    for report in view.broker.desk.reports.values():
+def refused_by_host(broker: Broker, key: str) -> dict[str, int]:
+    """What the host refused of a node, by reason: the broker and the shards together."""
+    total = dict(broker.members.refused.get(key, {}))
+    for report in broker.desk.reports.values():
         for reason, count in report.refused_by_node.get(key, {}).items():
             total[reason] = total.get(reason, 0) + count
     return total

@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from p2prl.core.membership import MAX_MEMBERS
-from p2prl.core.messages import RunSpec, Seat
+from p2prl.core.messages import CodeNews, RunSpec, Seat
 from p2prl.net.keys import KeyPair
 
 
@@ -18,14 +18,16 @@ class Staff(msgspec.Struct, frozen=True):
     """Public keys of the host's own processes, and with them their rights.
 
     Attributes:
-        owner: may stop and rename.
+        owner: may stop and rename the run, and say who is let in.
         trainer: may sample and publish weights.
         shard: may give receipts.
+        member: is always let in.
     """
 
     owner: str
     trainer: str
     shard: str
+    member: str
 
 
 class BrokerConfig(msgspec.Struct, frozen=True):
@@ -33,6 +35,12 @@ class BrokerConfig(msgspec.Struct, frozen=True):
 
     Attributes:
         bind: hosts to listen on, as ZeroMQ writes them (`*` for all).
+        state: the host's state folder, which keeps whom it let in.
+        open: any key is admitted that was not removed.
+        code: the join code as it is now, with what is left of its limits.
+        code_uses, code_ttl_s: the owner's limits for each new code; None for no limit.
+        approve: who proved the code waits for the owner's word.
+        addresses: where others reach this host, for tokens.
         max_members: members at a time.
     """
 
@@ -45,6 +53,13 @@ class BrokerConfig(msgspec.Struct, frozen=True):
     bind: list[str]
     shards: int
     folder: str
+    state: str
+    open: bool = False
+    code: CodeNews = CodeNews(code="")
+    code_uses: int | None = None
+    code_ttl_s: float | None = None
+    approve: bool = False
+    addresses: list[str] = []
     max_members: int = MAX_MEMBERS
 
 
@@ -73,6 +88,9 @@ class MemberConfig(msgspec.Struct, frozen=True):
         agent: this machine's own name for the host's agent; empty to use the host's.
         envs: slots per player; 0 for the experiment's.
         own: True for the member that a host starts for its own players.
+        spool_bytes: of disk that sessions may take while the host is away; 0 for none.
+        spool_folder: where they are kept; empty for nowhere.
+        keep_free_bytes: of the disk that are left to everybody else.
     """
 
     host: str
@@ -85,6 +103,9 @@ class MemberConfig(msgspec.Struct, frozen=True):
     agent: str = ""
     own: bool = False
     wait_s: float | None = None
+    spool_bytes: int = 0
+    spool_folder: str = ""
+    keep_free_bytes: int = 1_000_000_000
 
 
 class PlayerConfig(msgspec.Struct, frozen=True):

@@ -27,7 +27,7 @@ def solve(lan: Lab, joiners: int, experiment: str, target: float, seed: int) -> 
     """One run to the end; returns its figures."""
     arguments = ("--players", "0", "--name", "lab", "--seed", str(seed), "--stop-return", str(target))
     with ExitStack() as running:
-        host = running.enter_context(command(lan, 0, "host", experiment, *arguments))
+        host = running.enter_context(command(lan, 0, "host", experiment, "--open", *arguments))
         host.wait_for("started", timeout=60)
         with Watcher(lan, 0, WATCH_S) as watcher:
             watcher.until(lambda now: True, 30, "the broker answers")

@@ -104,11 +104,13 @@ def broker_of(folder: Path, max_members: int, ladder: int = 1) -> Iterator[int]:
         run_name="run",
         host_name="alone",
         keys=new_key_pair(),
-        staff=Staff(*(new_key_pair().public for _ in range(3))),
+        staff=Staff(*(new_key_pair().public for _ in range(4))),
         base_port=base,
         bind=["127.0.0.1"],
         shards=0,
         folder=str(prepared.folder),
+        state=str(folder / "state"),
+        open=True,
         max_members=max_members,
     )
 

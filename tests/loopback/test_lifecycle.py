@@ -155,7 +155,7 @@ def test_a_port_that_is_taken_after_the_look_moves_the_host_or_ends_one_that_was
             assert str(started["base_port"]) in line
             assert base_of(tmp_path / "results") == started["base_port"]
             host.wait_for("progress", lambda e: e["trainer"] == "waiting")
-            with kit.join(tmp_path, target=f"127.0.0.1:{started['base_port']}") as joiner:
+            with kit.join(tmp_path, agent=kit.IDLE, target=f"127.0.0.1:{started['base_port']}") as joiner:
                 joiner.wait_for("progress", lambda e: e["steps"] > 0)
             assert host.end(PROMISE_S) == 0
 

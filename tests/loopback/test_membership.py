@@ -30,7 +30,7 @@ class Lan:
 
     def join(self, name: str, target: str | None = None) -> kit.Program:
         """A joiner with one player; the same name is the same node."""
-        return kit.join(self.folder, "--envs", "2", name=name, target=target or self.target)
+        return kit.join(self.folder, "--envs", "2", name=name, agent=kit.IDLE, target=target or self.target)
 
     def key(self, name: str) -> KeyPair:
         """The joiner's own key pair."""
@@ -226,7 +226,7 @@ def test_11_an_environment_that_ignores_its_seed_is_named(tmp_path: Path) -> Non
     with kit.host(tmp_path, *flags, name=f"u{base}", port=base, cwd=kit.ROOT) as host:
         assert "Unseeded-v0" in host.wait_for_line(r"ignores reset\(seed=\)")
         with (
-            kit.join(tmp_path, target=f"127.0.0.1:{base}", cwd=kit.ROOT) as joiner,
+            kit.join(tmp_path, target=f"127.0.0.1:{base}", agent=kit.IDLE, cwd=kit.ROOT) as joiner,
             kit.Peer(base) as peer,
         ):
             assert "Unseeded-v0" in joiner.wait_for_line(r"ignores reset\(seed=\)")
@@ -245,11 +245,11 @@ def test_who_explores_least_is_replaced(tmp_path: Path) -> None:
     with kit.host(tmp_path, "chain", "--players", "0", name=f"s{base}", port=base) as host:
         host.wait_for("started")
         with (
-            kit.join(tmp_path, "--envs", "1", name="first", target=target) as first,
+            kit.join(tmp_path, "--envs", "1", name="first", agent=kit.IDLE, target=target) as first,
             kit.Peer(base) as peer,
         ):
             working(peer, "first")
-            with kit.join(tmp_path, "--envs", "1", name="second", target=target):
+            with kit.join(tmp_path, "--envs", "1", name="second", agent=kit.IDLE, target=target):
                 assert ranks(working(peer, "second")) == [1]
                 assert ranks(working(peer, "first")) == [0]
                 assert first.end() == 0

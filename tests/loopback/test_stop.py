@@ -71,7 +71,7 @@ def test_2_4_the_next_free_block_is_taken_and_a_stop_condition_ends_the_host_and
         base = program.wait_for("started")["base_port"]
         assert base > 47800
         assert str(base) in program.wait_for_line("47800 on are taken")
-        with kit.join(tmp_path, target=f"127.0.0.1:{base}") as joiner:
+        with kit.join(tmp_path, agent=kit.IDLE, target=f"127.0.0.1:{base}") as joiner:
             assert program.wait(30.0) == 0
             assert joiner.wait(PROMISE_S) == 0
     stopped, left = program.last("stopped"), joiner.last("left")
@@ -172,7 +172,7 @@ def test_4_a_second_signal_means_now(tmp_path: Path) -> None:
     ) as program:
         program.wait_for("progress", lambda e: e["steps"] == 64)
         children = program.children()
-        with kit.join(tmp_path, target=f"127.0.0.1:{base}", cwd=kit.ROOT) as joiner:
+        with kit.join(tmp_path, agent=kit.IDLE, target=f"127.0.0.1:{base}", cwd=kit.ROOT) as joiner:
             joiner.wait_for("joined")
             program.tell(signal.SIGINT)
             left = joiner.wait_for("left", timeout=PROMISE_S)
@@ -366,7 +366,7 @@ def test_9_a_joiner_says_what_it_waits_for_and_gives_up_when_told(tmp_path: Path
             assert ("cannot be reached" in line) == (base == free)
             assert ("something listens" in line) == (base != free)
         # Meanwhile the state folder of one that waits for ever is in use.
-        holder = stack.enter_context(kit.join(tmp_path, name="holder", target=f"127.0.0.1:{free}"))
+        holder = stack.enter_context(kit.join(tmp_path, name="holder", agent=kit.IDLE, target=f"127.0.0.1:{free}"))
         holder.wait_for_line("trying again each 1 s")
         second = kit.run(tmp_path, "join", f"127.0.0.1:{free}", "--json", name="holder")
         assert second.returncode == 6

@@ -31,7 +31,7 @@ def start(lan: Lab, i: int, *arguments: str) -> Program:
 
 def host(lan: Lab, i: int, *arguments: str, name: str = "lab") -> Program:
     """A host without players of its own."""
-    return start(lan, i, "host", *arguments, "--players", "0", "--name", name)
+    return start(lan, i, "host", *arguments, "--open", "--players", "0", "--name", name)
 
 
 def ask(

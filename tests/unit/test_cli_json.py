@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 
 from p2prl.cli import output, shapes
+from p2prl.cli.invite import code_object
+from p2prl.cli.nodes import nodes_object
 from p2prl.cli.reporters import JsonHost, JsonMember, PlainHost, PlainMember
+from p2prl.core.messages import CodeNews, NodeEntry, NodesReply
 from p2prl.nodes.report import HostStopped
 from tests.unit import cli_samples as samples
 
@@ -40,7 +43,9 @@ def test_a_host_says_started_progress_stopped(capsys: pytest.CaptureFixture[str]
     started, progress, stopped = lines(capsys)
     assert started.keys() >= {"event", "run_id", "name", "address", "base_port", "results"}
     assert started["results"] == str(samples.STARTED.results)
+    assert started["open"] is False
     assert progress.keys() >= TOTALS | {"event"}
+    assert progress["waiting_nodes"] == []
     assert progress["bundles"].keys() == BUNDLES | REASONS
     assert (progress["steps"], progress["return_mean"], progress["nodes"]) == (1_234_567, 423.71, 4)
     assert stopped.keys() == TOTALS | {"event", "reason", "text"}
@@ -62,6 +67,7 @@ def test_a_member_says_joined_progress_left(capsys: pytest.CaptureFixture[str]) 
     joined, progress, left = lines(capsys)
     assert (joined["event"], joined["host"], joined["players"]) == ("joined", "attic", 3)
     assert (progress["state"], progress["steps"], progress["bundles"]["stored"]) == ("working", 123_456, 1230)
+    assert (progress["spooled"], progress["spooled_bytes"]) == (0, 0)
     assert progress["players"][1]["reason"] == "boom"
     assert (left["event"], left["reason"], left["bundles"]["produced"]) == ("left", "stopped", 1251)
 
@@ -179,14 +185,18 @@ def test_docs_name_every_field() -> None:
     text = DOCS.read_text(encoding="utf-8")
     section = text[text.index("## JSON") :]
     named = set(re.findall(r"`(\w+)`", section))
+    entry = NodeEntry(key="x" * 40, name="ann", standing="waiting")
     objects = [
         shapes.host_started(samples.STARTED),
+        shapes.host_code(CodeNews(code="17-maple-otter")),
         shapes.host_progress(samples.status()),
         shapes.host_stopped(HostStopped("time", "", samples.status())),
         shapes.member_joined(samples.JOINED),
         shapes.member_progress(samples.member()),
         shapes.member_left(samples.LEFT),
         shapes.run_status(samples.status()),
+        nodes_object(NodesReply(host_name="attic", open=False, nodes=[entry]), "abcd-efgh"),
+        code_object(CodeNews(code="17-maple-otter")),
     ]
     keys = {key for value in objects for key in _keys(value)}
     assert keys - named == set()

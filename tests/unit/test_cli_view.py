@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from p2prl.cli import view
+from p2prl.cli.joincode import code_text, join_hint
 from p2prl.cli.output import safe
 from p2prl.core.messages import Books, ShardStatus
 from tests.unit import cli_samples as samples
@@ -25,9 +26,10 @@ def drawn(renderable: RenderableType, width: int = 80) -> list[str]:
 @pytest.mark.parametrize("nodes", [0, 1, 3, 9, 40])
 def test_a_run_fits_the_terminal(width: int, height: int, nodes: int) -> None:
     stalled = [samples.node(i, state="stalled", reason="it stands still " * 20) for i in range(nodes)]
-    noisy = samples.status(nodes=stalled, warnings=["a long warning " * 30] * 5)
+    noisy = samples.status(nodes=stalled, warnings=["a long warning " * 30] * 5, waiting_nodes=["x" * 99] * 9)
     for reply in (noisy, samples.status(max(1, nodes)), samples.status(nodes=stalled, warnings=[])):
-        lines = drawn(view.run_view(reply, "p2prl join attic", width, height, [1.0, 2.0, 3.0]), width)
+        code = code_text("17-mammoth-whistle", 30, 7000.0)
+        lines = drawn(view.run_view(reply, "p2prl join attic", width, height, [1.0, 2.0, 3.0], code), width)
         assert len(lines) <= height
         assert max(map(len, lines)) <= width
 
@@ -46,7 +48,7 @@ def test_a_small_terminal_says_how_many_nodes_it_leaves_out() -> None:
 
 
 def test_the_run_says_what_matters() -> None:
-    text = "\n".join(drawn(view.run_view(samples.status(), view.join_hint(samples.STARTED), 120), 120))
+    text = "\n".join(drawn(view.run_view(samples.status(), join_hint(samples.STARTED), 120), 120))
     for fact in (
         "cartpole-1129", "CartPole-v1", "dqn", "attic", "1 m 42 s", "423.7", "100 episodes", "312.0",
         "1,234,567", "18,452/s", "5,123", "12,345", "v617", "samples 1.4 versions old", "1,230 stored", "12 pending",
@@ -84,6 +86,44 @@ def test_trouble_is_shown_where_it_is() -> None:
     assert "! laptop-01: no steps for 12 s" in lines
 
 
+def test_the_join_code_stands_under_the_hint_and_can_be_read_off_a_small_screen() -> None:
+    reply, hint = samples.status(40), join_hint(samples.STARTED)
+    lines = drawn(view.run_view(reply, hint, 80, 23, code=code_text("17-maple-otter", 3, 3599.0)))
+    assert lines[1].startswith("join with p2prl join attic")
+    assert lines[2] == "join code 17-maple-otter   for 3 more nodes, for 59 m 59 s"
+    assert len(lines) <= 23
+    unlimited = drawn(view.run_view(reply, hint, 80, 23, code=code_text("17-maple-otter", None, None)))
+    assert unlimited[2] == "join code 17-maple-otter"
+    assert "1 more node," in code_text("17-maple-otter", 1, 5.0).plain
+
+
+def test_who_waits_to_be_let_in_is_the_first_warning() -> None:
+    for names, told in (
+        (["ann"], "! 1 node waits to be let in (ann): p2prl nodes"),
+        (["ann", "bob"], "! 2 nodes wait to be let in (ann, bob): p2prl nodes"),
+        (["a", "b", "c", "d"], "! 4 nodes wait to be let in (a, b, c, …): p2prl nodes"),
+    ):
+        lines = drawn(view.run_view(samples.status(waiting_nodes=names, warnings=["something"])))
+        assert next(line for line in lines if line.startswith("!")) == told
+    assert view.waiting_line(samples.status()) == ""
+
+
+def test_a_node_that_was_put_out_is_shown_with_what_was_refused_of_it() -> None:
+    nodes = [
+        samples.node(1, standing="quarantined", reason="not_finite 10 times within a minute"),
+        samples.node(2, standing="removed", refused_by_host={"oversize": 1, "not_finite": 2000}),
+        samples.node(3, refused_by_host={"malformed": 7}),
+    ]
+    lines = drawn(view.run_view(samples.status(nodes=nodes, warnings=[]), width=130), 130)
+    rows = {line.split()[0]: line for line in lines if line}
+    assert " quarantined " in rows["laptop-01"]
+    assert "not_finite 10 times" in rows["laptop-01"]
+    assert " removed " in rows["laptop-02"]
+    assert "refused: not_finite 2,000, oversize 1" in rows["laptop-02"]
+    assert " working " in rows["laptop-03"]
+    assert "refused: malformed 7" in rows["laptop-03"]
+
+
 def test_before_the_first_episode_and_weights_nothing_is_made_up() -> None:
     reply = samples.status(
         return_mean=None, return_mean_all=None, return_episodes=0, weights_version=-1, nodes=[]
@@ -100,10 +140,11 @@ def test_hostile_names_never_reach_the_terminal() -> None:
     bad = samples.HOSTILE
     nodes = [samples.node(1, name=bad, address=bad, system=bad, state=bad, reason=bad, faults=[bad])]
     nodes.append(samples.node(2, name=bad, state="stalled", reason=bad))
+    nodes.append(samples.node(3, name=bad, refused_by_host={bad: 3}))
     books = Books(produced=1, refused=1, refused_reasons={bad: 1})
     reply = samples.status(
-        nodes=nodes, run_name=bad, host_name=bad, env=bad, agent=bad, bundles=books, warnings=[bad],
-        device=bad, trainer_state=bad, trainer_reason=bad, stopping=bad,
+        waiting_nodes=[bad], nodes=nodes, run_name=bad, host_name=bad, env=bad, agent=bad, bundles=books,
+        warnings=[bad], device=bad, trainer_state=bad, trainer_reason=bad, stopping=bad,
         shards=[ShardStatus(index=0, state=bad)],
     )  # fmt: skip
     seat = samples.member(host_name=bad, state=bad, reason=bad, books=books)
@@ -147,6 +188,21 @@ def test_the_member_says_how_it_does() -> None:
     assert "no host yet" in "\n".join(drawn(view.member_view(waiting, None)))
 
 
+def test_a_member_says_what_waits_on_disk_and_that_it_plays_on() -> None:
+    away = samples.member(
+        state="away", reason="attic was not heard for 25 s", spooled=790, spooled_bytes=64_200_000
+    )
+    told = "\n".join(drawn(view.member_view(away, samples.JOINED), 120))
+    for text in (told, view.member_line(away)):
+        assert "12 pending (790 on disk, 64.2 MB)" in text
+        assert "attic was not heard for 25 s" in text
+        assert "playing on" in text
+    still = samples.member(state="away", reason="attic was not heard for 25 s", steps_per_s=0.0)
+    assert "playing on" not in view.member_line(still)
+    assert "on disk" not in view.member_line(still)
+    assert "playing on" not in view.member_line(samples.member())
+
+
 @pytest.mark.parametrize(
     ("name", "address", "port", "told"),
     [
@@ -159,7 +215,7 @@ def test_the_hint_can_be_pasted_into_a_shell(name: str, address: str, port: int,
     from dataclasses import replace
 
     info = replace(samples.STARTED, name=name, address=address, base_port=port)
-    assert view.join_hint(info) == told
+    assert join_hint(info) == told
 
 
 def test_bars_follow_the_values() -> None:

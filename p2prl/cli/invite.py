@@ -1,0 +1,93 @@
+"""`p2prl code` and `p2prl invite`: what the owner gives to those who are to join."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from p2prl.cli.context import Json, OwnTarget, Verbose, Wait
+from p2prl.cli.units import seconds
+from p2prl.errors import UsageError
+
+if TYPE_CHECKING:
+    from p2prl.core.messages import CodeNews
+
+
+def code(
+    target: OwnTarget = None,
+    new: Annotated[
+        bool, typer.Option("--new", help="Make a new one; the old one lets in nobody any more.")
+    ] = False,
+    wait: Wait = 5.0,
+    json: Json = False,
+    verbose_: Verbose = False,
+) -> int:
+    """Show your host's join code, or make a new one."""
+    from p2prl.cli.output import write_json, write_line
+    from p2prl.nodes.owner import open_owner
+
+    with open_owner(target, wait) as owner:
+        news = owner.new_code() if new else owner.code()
+    if json:
+        write_json(code_object(news))
+    else:
+        write_line(code_line(news))
+    return 0
+
+
+def code_object(news: CodeNews) -> dict[str, Any]:
+    """`p2prl code --json`."""
+    return {"code": news.code, "uses": news.uses, "ttl_s": news.ttl_s}
+
+
+def code_line(news: CodeNews) -> str:
+    """The join code for people."""
+    from p2prl.cli.joincode import code_text
+
+    if not news.code:
+        return "there is no join code now; p2prl code --new makes one"
+    return code_text(news.code, news.uses, news.ttl_s).plain
+
+
+def invite(
+    target: OwnTarget = None,
+    uses: Annotated[
+        int, typer.Option("--uses", metavar="N", min=1, max=1000, help="How many nodes it lets in.")
+    ] = 1,
+    ttl: Annotated[
+        str, typer.Option("--ttl", metavar="TIME", help="How long it is valid: 90 (seconds), 15m, 2h, 1d.")
+    ] = "1d",
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="Write it there, readable by you alone; default: stdout."),
+    ] = None,
+    wait: Wait = 5.0,
+    verbose_: Verbose = False,
+) -> int:
+    """Make a token, for machines where nobody types: the host's address, its key, and a secret, in one text."""
+    from p2prl.cli.output import duration, write_line
+    from p2prl.nodes.owner import open_owner
+
+    ttl_s = seconds("--ttl", ttl)
+    with open_owner(target, wait) as owner:
+        text, made = owner.invite(uses, ttl_s)
+    if out is None:
+        write_line(text)
+    else:
+        _write(out, text)
+    limits = f"for {made.uses} node{'' if made.uses == 1 else 's'}, for {duration(made.ttl_s)}"
+    where = "'TEXT'" if out is None else str(out)
+    write_line(f"a token {limits}; on the other machine: p2prl join --token {where}", sys.stderr)
+    return 0
+
+
+def _write(file: Path, text: str) -> None:
+    from p2prl.net.keys import write_private
+
+    try:
+        write_private(file, text.encode() + b"\n")
+    except OSError as error:
+        raise UsageError(f"--out {file} cannot be written: {error.strerror}") from error

@@ -1,0 +1,249 @@
+"""`p2prl nodes`, and the owner's orders about one: `admit`, `remove`, `quarantine`."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from p2prl.cli.context import Json, OwnHost, OwnTarget, Verbose, Wait
+from p2prl.errors import P2prlError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from p2prl.core.messages import AdmitAsk, NodeEntry, NodesReply, QuarantineAsk, RemoveAsk
+
+Node = Annotated[
+    str, typer.Argument(metavar="NODE", help="A node's name, fingerprint or key, or the beginning of one.")
+]
+#: Who needs the owner's word stands first.
+_ORDER = ("waiting", "admitted", "quarantined", "removed")
+#: Columns, and the least width that each keeps.
+_COLUMNS = {
+    "name": 8, "fingerprint": 11, "standing": 11, "how": 5, "since": 5, "state": 8, "address": 8, "refused": 7,
+}  # fmt: skip
+_ONLY_WIDE = ("how", "address")
+_WIDE = 78
+_STYLES = {"waiting": "yellow", "admitted": "green", "quarantined": "red", "removed": "red"}
+
+
+def nodes(target: OwnTarget = None, wait: Wait = 5.0, json: Json = False, verbose_: Verbose = False) -> int:
+    """List every node that your host knows: who is let in, who waits for your word, who is kept out."""
+    from p2prl.nodes.owner import open_owner
+
+    with open_owner(target, wait) as owner:
+        reply, fingerprint = owner.nodes(), owner.fingerprint
+    if json:
+        from p2prl.cli.output import write_json
+
+        write_json(nodes_object(reply, fingerprint))
+    else:
+        from p2prl.cli.screen import plain_console
+
+        console = plain_console()
+        console.print(nodes_view(reply, fingerprint, time.time(), console.width))
+    return 0
+
+
+def admit(node: Node, host: OwnHost = None, wait: Wait = 5.0, verbose_: Verbose = False) -> int:
+    """Let a node in that waits for your word, or that you had removed."""
+    from p2prl.core.messages import AdmitAsk
+
+    return _order(node, host, wait, "admitted", lambda entry: AdmitAsk(key=entry.key))
+
+
+def remove(node: Node, host: OwnHost = None, wait: Wait = 5.0, verbose_: Verbose = False) -> int:
+    """Put a node out at once, and keep it out: the join code does not bring it back, p2prl admit does."""
+    from p2prl.core.messages import RemoveAsk
+
+    return _order(node, host, wait, "removed", lambda entry: RemoveAsk(key=entry.key))
+
+
+def quarantine(
+    node: Node,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Let it in again, and use its sessions again.")
+    ] = False,
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="Why; the node is told, and p2prl nodes shows it.")
+    ] = "",
+    host: OwnHost = None,
+    wait: Wait = 5.0,
+    verbose_: Verbose = False,
+) -> int:
+    """Keep a node out of this run, and train no more on the sessions that it gave."""
+    from p2prl.core.messages import QuarantineAsk
+
+    if undo and reason:
+        raise UsageError("--reason says why a node is kept out; it has no use with --undo")
+
+    def ask(entry: NodeEntry) -> QuarantineAsk:
+        if undo and entry.standing != "quarantined":
+            raise UsageError(f"{_named(entry)} is not quarantined, it is {entry.standing}")
+        return QuarantineAsk(key=entry.key, reason=reason, undo=undo)
+
+    return _order(node, host, wait, "admitted" if undo else "quarantined", ask)
+
+
+def _order(
+    node: str,
+    host: str | None,
+    wait: float,
+    wanted: str,
+    ask: Callable[[NodeEntry], AdmitAsk | RemoveAsk | QuarantineAsk],
+) -> int:
+    """Find the node, give the order, and say how the node stands now."""
+    from p2prl.cli.output import write_line
+    from p2prl.nodes.owner import open_owner
+
+    with open_owner(host, wait) as owner:
+        before = owner.find(node)
+        if before.how == "own":
+            raise UsageError(
+                f"{_named(before)} is the host's own; without players of its own: host --players 0"
+            )
+        after = owner.order(ask(before))
+    if after.standing != wanted:
+        raise P2prlError(f"{_named(before)} is not {wanted}: it is {after.standing}")
+    write_line(f"{_named(before)} is {wanted}" + _consequence(wanted, before))
+    return 0
+
+
+def _consequence(standing: str, before: NodeEntry) -> str:
+    from p2prl.net.keys import fingerprint
+
+    name = fingerprint(before.key)
+    return {
+        "removed": f": its connections are cut; p2prl admit {name} lets it in again",
+        "quarantined": f": its sessions are not trained on; p2prl quarantine {name} --undo ends that",
+    }.get(standing, "")
+
+
+def _named(entry: NodeEntry) -> str:
+    from p2prl.cli.output import safe
+    from p2prl.net.keys import fingerprint
+
+    return f"{safe(entry.name, 40)} ({fingerprint(entry.key)})"
+
+
+# --- the table --------------------------------------------------------------------------------------
+
+
+def nodes_object(reply: NodesReply, host_fingerprint: str) -> dict[str, Any]:
+    """`p2prl nodes --json`."""
+    import msgspec
+
+    from p2prl.net.keys import fingerprint
+
+    rows = [
+        {**msgspec.to_builtins(entry), "fingerprint": fingerprint(entry.key)}
+        for entry in _sorted(reply.nodes)
+    ]
+    code = {"code": reply.code, "uses": reply.uses, "ttl_s": reply.ttl_s}
+    return {
+        "host": reply.host_name,
+        "fingerprint": host_fingerprint,
+        "open": reply.open,
+        **code,
+        "nodes": rows,
+    }
+
+
+def nodes_view(reply: NodesReply, host_fingerprint: str, now: float, width: int = 80) -> RenderableType:
+    """The nodes for people, with the join code below; who waits stands first.
+
+    Args:
+        now: seconds since the epoch.
+    """
+    from rich.console import Group
+    from rich.text import Text
+
+    from p2prl.cli.output import safe
+    from p2prl.net.keys import fingerprint
+
+    entries = _sorted(reply.nodes)
+    lines: list[RenderableType] = [
+        _table(entries, now, width) if entries else Text("no node has come yet", "yellow")
+    ]
+    lines += [
+        Text(f"! {safe(entry.name, 40)}: {_trouble(entry)}", "yellow") for entry in entries if _trouble(entry)
+    ]
+    lines.append(Text())
+    if entries and entries[0].standing == "waiting":
+        lines.append(Text(f"to let in   p2prl admit {fingerprint(entries[0].key)}", "yellow"))
+    lines.append(_code_line(reply))
+    lines.append(Text(f"host        {safe(reply.host_name, 60)}, key {host_fingerprint}"))
+    return Group(*lines)
+
+
+def _trouble(entry: NodeEntry) -> str:
+    """Why a node is kept out, and what was refused of it."""
+    from p2prl.cli.output import safe
+    from p2prl.cli.view import reasons
+
+    refused = f"refused: {reasons(entry.refused)}" if entry.refused else ""
+    return "; ".join(part for part in (safe(entry.reason), refused) if part)
+
+
+def _code_line(reply: NodesReply) -> RenderableType:
+    from rich.text import Text
+
+    from p2prl.cli.joincode import code_text
+
+    if reply.open:
+        return Text("join code   not needed: the host is open to any machine")
+    if not reply.code:
+        return Text("join code   none now; p2prl code --new makes one", "yellow")
+    return Text("join code   ").append(code_text(reply.code, reply.uses, reply.ttl_s))
+
+
+def _table(entries: Sequence[NodeEntry], now: float, width: int) -> Table:
+    """One row each; on a narrow terminal without what matters least, so that fingerprints stay whole."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from p2prl.cli.output import count, safe
+    from p2prl.net.keys import fingerprint
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    wide = width >= _WIDE
+    for title, least in _COLUMNS.items():
+        if wide or title not in _ONLY_WIDE:
+            table.add_column(title, no_wrap=True, overflow="ellipsis", min_width=least, max_width=24)
+    for entry in entries:
+        cells = {
+            "name": Text(safe(entry.name, 40)),
+            "fingerprint": Text(fingerprint(entry.key)),
+            "standing": Text(safe(entry.standing), _STYLES.get(entry.standing, "")),
+            "how": Text(safe(entry.how, 10)),
+            "since": Text(_ago(now - entry.since) if entry.since else "-"),
+            "state": Text(safe(entry.state, 20) or "-"),
+            "address": Text(safe(entry.address, 45) or "-"),
+            "refused": Text(count(sum(entry.refused.values())) if entry.refused else "-"),
+        }
+        table.add_row(*(cell for title, cell in cells.items() if wide or title not in _ONLY_WIDE))
+    return table
+
+
+def _sorted(entries: Sequence[NodeEntry]) -> list[NodeEntry]:
+    return sorted(
+        entries,
+        key=lambda entry: (
+            _ORDER.index(entry.standing) if entry.standing in _ORDER else len(_ORDER),
+            entry.name,
+            entry.key,
+        ),
+    )
+
+
+def _ago(seconds: float) -> str:
+    """`12 s`, `5 m`, `3 h`, `4 d`: one unit is enough to tell today's class from last week's."""
+    for unit, length in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"

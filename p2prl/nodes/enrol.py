@@ -1,0 +1,234 @@
+"""How a newcomer gets in: who the host is, whether it is the one that was joined before, and the proof of the code."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from p2prl.core import messages as m
+from p2prl.core.bounds import line
+from p2prl.core.codes import parse_code
+from p2prl.core.enrolment import Newcomer
+from p2prl.errors import NoHostFound, NotAdmitted, RemoteProtocolError, UpgradeNeeded
+from p2prl.net.addresses import KnownHost, KnownHosts, endpoint
+from p2prl.net.keys import fingerprint
+from p2prl.net.sockets import Network
+from p2prl.net.tokens import Token
+from p2prl.nodes.locate import ENROL_LIMITS, Located, Search, ask_card
+from p2prl.wire import frames
+
+#: SPAKE2 takes milliseconds; the rest is for a host that is busy.
+_ANSWER_S = 10.0
+_POLL_S, _SAY_S = 2.0, 30.0
+#: How often a person may mistype the code.
+_TRIES = 3
+
+
+@dataclass
+class Entry:
+    """One attempt to get in.
+
+    Attributes:
+        code: given on the command line; None to ask.
+        token: instead of a code.
+        ask_code: asks a person for the code of the host that it is told; None where there is nobody.
+        say: gets (level, text).
+        stop: says whether to give up (a signal came).
+        wait_s: how long a busy host, or the owner's word, is waited for; None for ever.
+    """
+
+    search: Search
+    node_key: str
+    name: str
+    known: KnownHosts
+    code: str | None = None
+    token: Token | None = None
+    ask_code: Callable[[str], str] | None = None
+    say: Callable[[str, str], None] = lambda level, text: None
+    stop: threading.Event = field(default_factory=threading.Event)
+    wait_s: float | None = None
+
+    def enter(self, located: Located) -> Located | None:
+        """Prove what has to be proved, and wait for the owner's word; None if `stop` was set.
+
+        Raises:
+            NotAdmitted: the host refuses this node, or is not the one that it was.
+            NoHostFound: it fell silent, or let us wait for longer than `wait_s`.
+        """
+        self._deadline = None if self.wait_s is None else time.monotonic() + self.wait_s
+        card = located.card
+        self._check_identity(located)
+        _check_standing(card)
+        pinned = self.known.find_key(card.server_key) is not None
+        if self.token is None and (card.open or (pinned and card.standing in ("admitted", "waiting"))):
+            if not pinned:
+                text = "open host: it admits any machine, and this machine trusts it at first sight"
+                self.say("warning", text)
+            return self._wait_for_owner(located, card.standing)
+        if pinned and card.standing in ("admitted", "waiting"):
+            return self._wait_for_owner(located, card.standing)  # the token did its work before
+        standing = self._prove(located)
+        return None if standing is None else self._wait_for_owner(located, standing)
+
+    # --- is it the host that it was?
+
+    def _check_identity(self, located: Located) -> None:
+        """Raises NotAdmitted if another key was known under this name or address, or if the token names another."""
+        card = located.card
+        if self.token is not None and card.server_key != self.token.server_key:
+            raise NotAdmitted(
+                f"the token is for a host with the key {fingerprint(self.token.server_key)}, and at {located.address} "
+                f"answers {fingerprint(card.server_key)}: that is another host, or somebody in between; ask for a new "
+                "token"
+            )
+        other = self.known.other_key(card.server_key, card.host_name, located.address, located.base_port)
+        if other is not None:
+            raise NotAdmitted(_changed(other, located))
+
+    # --- the proof
+
+    def _prove(self, located: Located) -> m.Standing | None:
+        """Until the host accepts the proof; None if `stop` was set."""
+        tries = 0
+        while not self.stop.is_set():
+            secret = self._secret(located)
+            newcomer = Newcomer(
+                secret,
+                node_key=self.node_key,
+                name=self.name,
+                server_key=located.card.server_key,
+                entropy=os.urandom,
+                token=self.token.id if self.token else "",
+                protocol=self.search.protocol,
+                version=self.search.version,
+            )
+            answer = self._dialogue(located, newcomer)
+            if isinstance(answer, m.Refusal):
+                if answer.reason == "rate_limited" and answer.retry_after_s > 0:
+                    self._pause(answer)
+                    continue
+                tries += 1
+                self._refused(answer, tries)
+                continue
+            standing = newcomer.finish(answer)
+            if standing in ("removed", "quarantined"):
+                raise NotAdmitted(_BARRED[standing].format(host=line(located.card.host_name, 60)))
+            return standing
+        return None
+
+    def _secret(self, located: Located) -> str:
+        if self.token is not None:
+            return self.token.secret
+        if self.code is not None:
+            return parse_code(self.code)
+        name = line(located.card.host_name, 60)
+        if self.ask_code is None:
+            raise NotAdmitted(
+                f"{name} lets in who knows its join code (it is on the host's screen): "
+                "add --code CODE, set P2PRL_CODE, or use --code-file"
+            )
+        return parse_code(self.ask_code(f"{name} at {located.address}"))
+
+    def _dialogue(self, located: Located, newcomer: Newcomer) -> m.EnrolProved | m.Refusal:
+        """Begin, share, proof, proved: one connection, four messages.
+
+        Raises:
+            NoHostFound: no answer.
+            NotAdmitted: what answers does not speak as a host does.
+        """
+        where = f"{located.address} port {located.base_port + 1}"
+        network = Network()
+        try:
+            socket = network.client(
+                "dealer", endpoint(located.address, located.base_port + 1), None, None, ENROL_LIMITS
+            )
+
+            def ask(message: m.Message) -> m.EnrolMessage:
+                socket.send([frames.encode(message)])
+                if not socket.wait(_ANSWER_S):
+                    raise NoHostFound(f"the host at {where} fell silent while this node enrolled; try again")
+                received = socket.receive()
+                return frames.decode_enrol(received.frames[0] if received and received.frames else b"")
+
+            share = ask(newcomer.begin())
+            if isinstance(share, m.Refusal):
+                return share
+            if not isinstance(share, m.EnrolShare):
+                raise RemoteProtocolError("malformed")
+            answer = ask(newcomer.answer(share))
+            if not isinstance(answer, m.EnrolProved | m.Refusal):
+                raise RemoteProtocolError("malformed")
+            return answer
+        except RemoteProtocolError as error:
+            text = f"what answers at {where} does not enrol as a p2prl host does: {error.reason}"
+            raise NotAdmitted(text) from error
+        finally:
+            network.close()
+
+    def _refused(self, refusal: m.Refusal, tries: int) -> None:
+        """Another try for a person who mistyped; else the end.
+
+        Raises:
+            NotAdmitted, UpgradeNeeded: with the host's reason.
+        """
+        if refusal.reason == "protocol":
+            raise UpgradeNeeded(line(refusal.text))
+        asked = self.token is None and self.code is None
+        if refusal.reason != "wrong_code" or not asked or tries >= _TRIES:
+            raise NotAdmitted(line(refusal.text))
+        self.say("warning", line(refusal.text))
+
+    # --- waiting
+
+    def _wait_for_owner(self, located: Located, standing: m.Standing) -> Located | None:
+        said = -1e9
+        while standing == "waiting":
+            if time.monotonic() - said >= _SAY_S:
+                said = time.monotonic()
+                who, me = line(located.card.host_name, 60), fingerprint(self.node_key)
+                text = f"waiting until {who}'s owner lets this node in: p2prl admit {me}"
+                self.say("info", text)
+            if not self._sleep(_POLL_S, "the host's owner did not let this node in"):
+                return None
+            card, _trouble = ask_card(located.address, located.base_port, self.search)
+            if card is not None and card.server_key == located.card.server_key:
+                _check_standing(card)
+                standing = card.standing
+        return None if self.stop.is_set() else located
+
+    def _pause(self, refusal: m.Refusal) -> None:
+        self.say("info", line(refusal.text))
+        self._sleep(min(60.0, refusal.retry_after_s), line(refusal.text))
+
+    def _sleep(self, seconds: float, why: str) -> bool:
+        """False if `stop` was set. Raises NoHostFound when `wait_s` is over."""
+        if self._deadline is not None and time.monotonic() + seconds > self._deadline:
+            raise NoHostFound(f"{why} (gave up after --wait {self.wait_s:g})")
+        return not self.stop.wait(seconds)
+
+
+_BARRED = {
+    "removed": "{host}'s owner removed this node: ask there to be let in again (p2prl admit)",
+    "quarantined": "{host} keeps this node out of its run: ask its owner why (p2prl nodes), and to be let in again "
+    "(p2prl quarantine --undo)",
+}
+
+
+def _check_standing(card: m.EnrolCard) -> None:
+    """Raises NotAdmitted for a node that was put out."""
+    if card.standing in _BARRED:
+        raise NotAdmitted(_BARRED[card.standing].format(host=line(card.host_name, 60)))
+
+
+def _changed(known: KnownHost, located: Located) -> str:
+    """What ssh would say."""
+    name, card = line(known.name, 60), located.card
+    return (
+        f"THE HOST'S KEY CHANGED: {name} was joined before with the key {fingerprint(known.server_key)}, and what "
+        f"answers now as {line(card.host_name, 60)} at {located.address}:{located.base_port} has the key "
+        f"{fingerprint(card.server_key)}. Somebody may be pretending to be {name}, or it was set up anew. Ask its owner "
+        f"whether the new key is right (p2prl nodes shows it there); if so: p2prl forget {name}, then join with its code"
+    )

@@ -1,0 +1,56 @@
+"""The host that this state folder's owner means when no other is named: one that runs here, with this folder's key."""
+
+from __future__ import annotations
+
+from p2prl.core import messages as m
+from p2prl.core.bounds import line
+from p2prl.errors import UsageError
+from p2prl.net.addresses import MAX_BASE
+from p2prl.net.keys import load_or_create, state_folder
+from p2prl.net.ports import MAX_BLOCKS, STRIDE, taken_ports
+from p2prl.nodes.locate import Located, Search, ask_card
+from p2prl.nodes.options import DEFAULT_BASE_PORT
+
+LOCAL = "127.0.0.1"
+
+
+def is_own(card: m.EnrolCard, node_key: str) -> bool:
+    """True if the card is of a host that runs from the state folder whose key this is."""
+    return card.server_key == node_key
+
+
+def has_hosted() -> bool:
+    """True if a host ever ran from this state folder."""
+    return (state_folder() / "owner.key").exists()
+
+
+def own_host() -> Located | None:
+    """The host that runs from this state folder in one of the blocks of ports that hosts take by themselves.
+
+    Raises:
+        UsageError: several do.
+    """
+    if not has_hosted():
+        return None
+    bases = range(DEFAULT_BASE_PORT, min(DEFAULT_BASE_PORT + MAX_BLOCKS * STRIDE, MAX_BASE), STRIDE)
+    return the_one(own_hosts([port - 1 for port in taken_ports([base + 1 for base in bases], (LOCAL,))]))
+
+
+def own_hosts(bases: list[int]) -> list[Located]:
+    """Those of these base ports on this machine where a host of this state folder answers."""
+    node_key = load_or_create(state_folder() / "node.key").public
+    search = Search(target=None, wait_s=None, node_key=node_key)
+    found = []
+    for base in bases:
+        card, _ = ask_card(LOCAL, base, search)
+        if card is not None and is_own(card, node_key):
+            found.append(Located(card, LOCAL, base))
+    return found
+
+
+def the_one(hosts: list[Located]) -> Located | None:
+    """The only one, or None if there is none. Raises UsageError if there are several."""
+    if len(hosts) > 1:
+        listed = ", ".join(f"{LOCAL}:{host.base_port} ({line(host.card.host_name, 60)})" for host in hosts)
+        raise UsageError(f"several hosts run on this machine; name one: {listed}")
+    return hosts[0] if hosts else None

@@ -1,0 +1,111 @@
+"""Finding one certain host again, by its key: where it was, where it was before, and where mDNS says that it is."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from p2prl.errors import P2prlError, UpgradeNeeded
+from p2prl.net.addresses import KnownHosts
+from p2prl.net.discovery import Browser
+from p2prl.net.keys import fingerprint, state_folder
+from p2prl.nodes.locate import Located, Search, ask_card
+
+Place = tuple[str, int]
+_PAUSE_S = 1.0
+
+
+def look(
+    search: Search, server_key: str, places: Iterable[Place], browser: Browser
+) -> tuple[Located | None, str]:
+    """Ask once everywhere; the host with this key, or None and why nobody answered.
+
+    What a card says is not proved: the connection that is made next is, to this key or to nobody.
+
+    Args:
+        places: addresses with base ports, the likeliest first.
+
+    Raises:
+        UpgradeNeeded: the host speaks another protocol number.
+    """
+    name = fingerprint(server_key)
+    announced = [
+        (address, host.base_port)
+        for host in browser.hosts()
+        if host.fingerprint == name
+        for address in host.addresses
+    ]
+    troubles = []
+    for address, base_port in dict.fromkeys([*announced, *places]):
+        if search.stop.is_set():
+            break
+        try:
+            card, trouble = ask_card(address, base_port, search)
+        except UpgradeNeeded:
+            raise
+        except P2prlError as error:
+            card, trouble = None, str(error)
+        if card is not None and card.server_key == server_key:
+            return Located(card, address, base_port), ""
+        troubles.append(trouble or f"{address} port {base_port} is another host")
+    return None, "; ".join(troubles) or browser.problem or "nobody announces this host (mDNS)"
+
+
+def places_of(server_key: str) -> list[Place]:
+    """Where this host was before, newest first."""
+    hosts = [host for host in KnownHosts(state_folder()).hosts() if host.server_key == server_key]
+    return [(address, host.base_port) for host in hosts for address in host.addresses]
+
+
+class Relocator:
+    """Looks for a host that fell silent, on a thread of its own: neither mDNS nor dialling may hold up a member.
+
+    Args:
+        places: where to look first.
+    """
+
+    def __init__(
+        self, server_key: str, node_key: str, places: Sequence[Place], interfaces: Sequence[str]
+    ) -> None:
+        self._stop = threading.Event()
+        self._found: deque[Located | P2prlError] = deque(maxlen=1)  # only the newest counts
+        search = Search(target=None, wait_s=None, node_key=node_key, stop=self._stop)
+        work = (search, server_key, tuple(places), tuple(interfaces))
+        self._thread = threading.Thread(target=self._work, args=work, name="relocator", daemon=True)
+        self._thread.start()
+
+    def found(self) -> Located | P2prlError | None:
+        """Where it is, or why there is no point in looking on; each answer once."""
+        try:
+            return self._found.popleft()
+        except IndexError:
+            return None
+
+    def close(self) -> None:
+        """Stop looking; the thread ends within a second or two."""
+        self._stop.set()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the thread's end."""
+        self._thread.join(timeout_s)
+
+    def _work(
+        self, search: Search, server_key: str, places: Sequence[Place], interfaces: Sequence[str]
+    ) -> None:
+        try:
+            browser = Browser(interfaces)
+        except P2prlError as error:
+            self._found.append(error)
+            return
+        try:
+            while not self._stop.is_set():
+                located, _why = look(search, server_key, [*places, *places_of(server_key)], browser)
+                if located is not None:
+                    self._found.append(located)
+                self._stop.wait(_PAUSE_S)
+                browser.follow()
+        except P2prlError as error:
+            self._found.append(error)
+        finally:
+            browser.close()

@@ -1,0 +1,104 @@
+"""The broker's weights: taken from the trainer alone, kept, and broadcast."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from p2prl.core import messages as m
+from p2prl.errors import RemoteProtocolError
+from p2prl.net.loop import Loop
+from p2prl.net.sockets import Limits, Network, Received
+from p2prl.nodes.broker_file import Saved
+from p2prl.nodes.wiring import BrokerConfig, publish_port
+from p2prl.wire import frames
+
+#: The trainer's socket, by name.
+PUBLISH = "publish"
+#: Only the trainer gets through to this socket: a message there is a whole network.
+_PUBLISH_LIMITS = Limits(message_bytes=512_000_000, receive_messages=2)
+#: A slow subscriber misses versions instead of filling our memory; it pulls what it missed.
+_WEIGHTS_LIMITS = Limits(message_bytes=1_000, send_messages=3, receive_messages=100)
+
+
+class WeightsDesk:
+    """Two sockets and the newest weights.
+
+    Args:
+        admits: says which keys may subscribe.
+        refuse: counts a refusal, by key and reason.
+        announce: called with a new version before anybody can have it.
+
+    Attributes:
+        newest: the header and payload frames; None until the trainer published.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        network: Network,
+        config: BrokerConfig,
+        saved: Saved,
+        admits: Callable[[str], bool],
+        refuse: Callable[[str, str], None],
+        announce: Callable[[int], None],
+    ) -> None:
+        self._network, self._trainer, self._saved = network, config.staff.trainer, saved
+        self._refuse, self._announce = refuse, announce
+        self.newest: tuple[bytes, bytes] | None = None
+        base = config.base_port
+
+        def at(port: int) -> list[str]:
+            return [f"tcp://{host}:{port}" for host in config.bind]
+
+        self._broadcast = network.server(
+            "xpub", at(base + 2), config.keys, _WEIGHTS_LIMITS, admits, "weights"
+        )
+        self._taking = network.server(
+            "pull", at(publish_port(base)), config.keys, _PUBLISH_LIMITS, self._may_publish, PUBLISH
+        )
+        loop.on_readable(self._broadcast, self._on_subscription)
+        loop.on_readable(self._taking, self._on_publishing)
+
+    def newer_than(self, version: int) -> list[bytes]:
+        """The newest weights as frames, if they are newer."""
+        if self.newest is None or version >= self._saved.weights_version:
+            return []
+        return list(self.newest)
+
+    def cut(self) -> None:
+        """End all subscriptions; those who may come back by themselves, and pull what they missed."""
+        self._network.reopen(self._broadcast)
+
+    def _may_publish(self, key: str) -> bool:
+        """Before anything is read: what is large may only come from the trainer."""
+        return key == self._trainer
+
+    def _on_subscription(self) -> None:
+        while self._broadcast.receive() is not None:
+            pass  # a late joiner got its weights with the welcome; nothing is sent again to the others
+
+    def _on_publishing(self) -> None:
+        while (received := self._taking.receive()) is not None:
+            try:
+                self._publish(received)
+            except RemoteProtocolError as error:
+                self._refuse(received.user, error.reason)
+
+    def _publish(self, received: Received) -> None:
+        if received.user != self._trainer:
+            raise RemoteProtocolError("not_permitted")
+        if len(received.frames) != 2:
+            raise RemoteProtocolError("malformed")
+        header = frames.decode_weights_header(received.frames[0])
+        if header.version <= self._saved.weights_version and self.newest is not None:
+            return  # versions never go back
+        # A restarted trainer may publish again what a restarted broker already counted.
+        self._saved.weights_version = max(self._saved.weights_version, header.version)
+        self.newest = (bytes(received.frames[0]), bytes(received.frames[1]))
+        self._announce(self._saved.weights_version)
+        self._broadcast.send(self.newest)
+
+
+def current(version: int) -> bytes:
+    """What shards are told before members can have this version."""
+    return frames.encode(m.Current(weights_version=version))
