@@ -42,7 +42,7 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ReplayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[replay]`: overrides of what the agent asks for; null keeps the agent's value."""
+    """`[replay]`: overrides of what the agent asks for; null keeps the agent's value. The last is the host's own."""
 
     kind: Literal["queue", "uniform"] | None = None
     """`queue`: each session once, about in order. `uniform`: at random, again and again."""
@@ -58,6 +58,17 @@ class ReplayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How often a tick is sampled on average; 0 for no limit."""
     max_lag: NotNegative | None = None
     """Sessions older than this many weights versions are stale; 0 for no limit."""
+    fsync_interval_s: NotNegativeFloat = 1.0
+    """A power cut may cost the acknowledged sessions of so many seconds; a kill, none. 0 brings each to the disk at once."""
+
+
+class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[limits]`: what a host takes of one node. What is more is `busy`, and comes again later."""
+
+    node_bytes_per_s: NotNegative = 50_000_000
+    """Bytes of bundles that one node may give per second, as sent, over all shards; 0 for no limit."""
+    node_bundles_per_s: NotNegative = 2000
+    """Bundles that one node may give per second, over all shards; 0 for no limit."""
 
 
 class PlayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -112,3 +123,4 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     play: PlayConfig = PlayConfig()
     train: TrainConfig = TrainConfig()
     stop: StopConfig = StopConfig()
+    limits: LimitsConfig = LimitsConfig()

@@ -167,7 +167,8 @@ def with_agent(experiment: Experiment, agent: str) -> Experiment:
     if agent == experiment.agent.name:
         return experiment
     name = f"{experiment.name}-{slug(agent.rpartition(':')[2])}"
-    return msgspec.structs.replace(experiment, name=name, agent=AgentConfig(agent), replay=ReplayConfig())
+    replay = ReplayConfig(fsync_interval_s=experiment.replay.fsync_interval_s)  # of the disk, not of the agent
+    return msgspec.structs.replace(experiment, name=name, agent=AgentConfig(agent), replay=replay)
 
 
 def overlay(experiment: Experiment, assignments: Sequence[str], settings: Iterable[str] = ()) -> Experiment:
@@ -344,7 +345,7 @@ def _nearest_keys(key: str, known: Sequence[str]) -> list[str]:
 
 
 def _fit_value(key: str, value: Any, kind: Any) -> Any:
-    if key.endswith("_bytes") and isinstance(value, str):
+    if key.endswith(("_bytes", "_bytes_per_s")) and isinstance(value, str):
         value = size_bytes(key, value)
     if isinstance(value, float) and value.is_integer() and not _converts(value, kind):
         value = int(value)  # 1e6 is a float in TOML, and how people write a million

@@ -1,19 +1,24 @@
 """What fuzz tests throw: valid messages of every kind, with hypothesis or from a seed, and damaged ones.
 
-Values are built from the types of core/messages.py, so a message that is added there is thrown too, without a line here.
+Values are built from the types of core/messages.py, so a message that is added there is thrown too, as it is.
 """
 
 from __future__ import annotations
 
 import copy
 import math
+import os
 import pickle  # only to make hostile bytes: nothing here or in p2prl loads any
 import random
+import tempfile
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from p2prl.core import messages as m
@@ -21,6 +26,30 @@ from p2prl.wire import frames
 
 Frames = list[bytes]
 T = TypeVar("T")
+
+#: How many examples a test looks at; P2PRL_FUZZ_TIMES=100 looks a hundred times longer.
+_TIMES = int(os.environ.get("P2PRL_FUZZ_TIMES", "1"))
+many = settings(deadline=None, max_examples=200 * _TIMES, suppress_health_check=list(HealthCheck))
+some = settings(many, max_examples=60 * _TIMES)
+few = settings(many, max_examples=25 * _TIMES)
+#: Damage is made from a seed: one number to say when a test fails.
+seeded = st.integers(0, 2**32).map(random.Random)
+
+
+def attempt(error: type[Exception], work: Callable[..., T], *arguments: object) -> tuple[T | None, Any]:
+    """What `work` returned, or the one kind of error that it may raise; any other goes through."""
+    try:
+        return work(*arguments), None
+    except error as caught:
+        return None, caught
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    """A fresh folder for one example."""
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
 
 PICKLE = pickle.dumps({"t": "hello", "boom": print})
 #: What msgpack's integers reach.

@@ -89,7 +89,7 @@ class Access:
         if old is not None and old.standing == "removed" and how != "owner":
             return False
         if old is not None and old.standing == "admitted":
-            return self._update(old, name, address)
+            return self._update(old, name, address, how)
         if self.full() and not self._forget_open():
             return False
         return self._put(key, "admitted", wall, name=name, how=how, reason="", address=address)
@@ -98,15 +98,17 @@ class Access:
         """A key proved that it knows the code, and the owner has to admit it. Only an unknown one has to wait."""
         old = self._entries.get(key)
         if old is not None:
-            return old.standing == "waiting" and self._update(old, name, address)
-        self._make_room("waiting", MAX_WAITING)
+            return old.standing == "waiting" and self._update(old, name, address, how)
+        if is_key(key):
+            self._make_room("waiting", MAX_WAITING)
         return self._put(key, "waiting", wall, name=name, how=how, address=address)
 
     def remove(self, key: str, reason: str, wall: float) -> bool:
         """Keep a key out, whatever it proves; also one that was never seen."""
         if self.standing(key) == "removed":
             return False
-        self._make_room("removed", MAX_REMOVED)
+        if is_key(key):
+            self._make_room("removed", MAX_REMOVED)
         return self._put(key, "removed", wall, reason=reason)
 
     def quarantine(self, key: str, reason: str, wall: float) -> bool:
@@ -168,8 +170,13 @@ class Access:
             del self._entries[key]
         return key is not None
 
-    def _update(self, old: Entry, name: str, address: str) -> bool:
-        new = msgspec.structs.replace(old, name=name or old.name, address=address or old.address)
+    def _update(self, old: Entry, name: str, address: str, how: str) -> bool:
+        new = msgspec.structs.replace(
+            old,
+            name=name or old.name,
+            address=address or old.address,
+            how=how if old.how == "open" else old.how,
+        )
         self._entries[old.key] = new
         return new != old
 

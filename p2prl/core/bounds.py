@@ -64,7 +64,8 @@ def checked_heartbeat(beat: Heartbeat) -> Heartbeat:
         raise RemoteProtocolError("not_finite", "steps_per_s is NaN or infinite")
     if len(beat.players) > MAX_PLAYERS:
         raise RemoteProtocolError("malformed", f"{len(beat.players)} players in one node")
-    _check_counts(beat.steps, beat.episodes, beat.weights_version + 1, beat.spooled)
+    failures = (player.failures for player in beat.players)
+    _check_counts(beat.steps, beat.episodes, beat.weights_version + 1, beat.spooled, *failures)
     return msgspec.structs.replace(
         beat, reason=line(beat.reason), players=[_checked_player(report) for report in beat.players]
     )

@@ -53,21 +53,22 @@ class Ended(msgspec.Struct):
 
     def final(self) -> Books:
         """Its books without what is pending no more."""
-        last = self.books
-        stored = max(last.stored, self.receipts)
-        settled = stored + last.refused + last.stale + last.dropped
-        open_ = max(0, last.produced - settled)
+        last, dropped = self.books, dict(self.books.dropped_reasons)
+        unheard = max(0, self.receipts - last.stored)
+        # What was stored, and the member never heard of it, was pending there; or it thought that it had died.
+        open_ = max(0, last.pending - unheard)
+        revived = min(max(0, unheard - last.pending), dropped.get(DIED, 0))
+        if revived:
+            dropped[DIED] -= revived
         kept = max(0, min(self.kept, open_))
-        lost = open_ - kept
-        dropped = dict(last.dropped_reasons)
-        if lost:
-            dropped[self.reason] = dropped.get(self.reason, 0) + lost
+        if open_ > kept:
+            dropped[self.reason] = dropped.get(self.reason, 0) + open_ - kept
         return msgspec.structs.replace(
             last,
-            produced=settled + open_,
-            stored=stored,
+            produced=last.produced + max(0, unheard - last.pending - revived),
+            stored=last.stored + unheard,
             pending=kept,
-            dropped=last.dropped + lost,
+            dropped=last.dropped - revived + open_ - kept,
             dropped_reasons=dropped,
         )
 

@@ -29,6 +29,9 @@ class Limiter(Protocol):
     def inserted(self, total: int) -> None:
         """`total` ticks were inserted since the run began."""
 
+    def waiting(self, total: int) -> None:
+        """`total` ticks wait in the shards, by their own count; said when nothing is in flight."""
+
 
 class RateLimiter:
     """The limiter of a buffer that is sampled at random.
@@ -82,6 +85,9 @@ class RateLimiter:
     def inserted(self, total: int) -> None:
         """`total` ticks were inserted since the run began. A shard that is lost does not take them back."""
         self.inserted_total = max(self.inserted_total, total)
+
+    def waiting(self, total: int) -> None:
+        """Does not matter: what is sampled does not go."""
 
 
 class QueueLimiter:

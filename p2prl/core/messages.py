@@ -188,6 +188,7 @@ class PlayerReport(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         restarts: how often it was started again.
+        failures: how often one of its environments raised; the slot then began anew.
     """
 
     rank: int
@@ -196,6 +197,7 @@ class PlayerReport(msgspec.Struct, frozen=True, kw_only=True):
     weights_version: int = -1
     restarts: int = 0
     reason: str = ""
+    failures: int = 0
 
 
 class ShardAddress(msgspec.Struct, frozen=True, kw_only=True):
@@ -859,6 +861,8 @@ class PlayerBundle(Message, frozen=True, kw_only=True, tag="player_bundle"):
         ticks: T x B, what the bundle counts for in grants.
         version: of the weights that played all of it.
         warning: one line for people, once.
+        failures: how often an environment raised since this player started; the slot then began anew.
+        failure: one line about the last time.
     """
 
     rank: int
@@ -868,6 +872,8 @@ class PlayerBundle(Message, frozen=True, kw_only=True, tag="player_bundle"):
     episodes: int
     version: int
     warning: str = ""
+    failures: int = 0
+    failure: str = ""
 
 
 class PlayerDropped(Message, frozen=True, kw_only=True, tag="player_dropped"):

@@ -155,6 +155,11 @@ class Outbox:
         return self._count + self._outside
 
     @property
+    def in_window(self) -> int:
+        """Those in the window."""
+        return self._count
+
+    @property
     def in_flight(self) -> int:
         """Bundles that were sent to a shard and not settled yet."""
         return self._count - len(self._unsent)
@@ -356,7 +361,9 @@ class Outbox:
         elif verdict.status == "stale":
             self._stale += 1
         else:
-            _count(self._refused, verdict.reason or "unknown")
+            reason = verdict.reason or "unknown"
+            _count(self._refused, reason)
+            return Forget(item.token, verdict.status, reason)
         return Forget(item.token, verdict.status, verdict.reason)
 
 

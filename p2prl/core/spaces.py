@@ -50,12 +50,14 @@ class EnvSpec(msgspec.Struct, frozen=True):
         id: the environment's id, as in `--env`.
         observation, action: its spaces.
         max_episode_steps: the time limit after which it truncates, or None.
+        reward_range: the least and the largest reward of one step, where it declares them; either may be infinite.
     """
 
     id: str
     observation: Space
     action: Space
     max_episode_steps: int | None = None
+    reward_range: tuple[float, float] | None = None
 
 
 def leaves(space: Space, prefix: str) -> Iterator[tuple[str, Leaf]]:

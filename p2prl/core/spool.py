@@ -164,6 +164,8 @@ class Recovery:
     def __post_init__(self) -> None:
         old = self.snapshot
         self._produced = 0
+        #: Records that came after the snapshot and could be read.
+        self._fresh = 0
         self._ended: dict[tuple[str, str], int] = {}
         if old is not None:
             self.steps, self.episodes = old.steps, old.episodes
@@ -176,7 +178,9 @@ class Recovery:
         self.settlements = max(self.settlements, record.settlement)
         if old is None and record.status:
             return  # the books that knew it are lost here; the host's ledger has them
-        if old is None or (record.id >= old.next_id and not record.counted):
+        fresh = old is None or record.id >= old.next_id
+        self._fresh += fresh
+        if fresh and not record.counted:
             self._produced += 1
             self.steps += record.steps
             self.episodes += record.episodes
@@ -204,7 +208,10 @@ class Recovery:
             else:
                 stored += count
         settled = stored + stale + sum(refused.values()) + sum(dropped.values())
-        produced = max(old.produced + self._produced, settled + self.waiting)
+        # Numbers have no gaps: a record that is not there was made, and cannot be read.
+        first = self.snapshot.next_id if self.snapshot is not None else self.next_id - self._fresh
+        gaps = self.next_id - first - self._fresh
+        produced = max(old.produced + self._produced + gaps, settled + self.waiting)
         missing = produced - settled - self.waiting
         if missing:
             reason = UNREADABLE if damaged else DIED

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,31 +12,25 @@ import numpy as np
 
 from p2prl.core.ladder import ladder_level
 from p2prl.core.schema import RESET, TERMINATED, TRUNCATED, SessionSchema
-from p2prl.core.spaces import EnvSpec, Leaf, Space, leaves
+from p2prl.core.spaces import EnvSpec, Leaf, leaves
 from p2prl.errors import P2prlError
-from p2prl.learn.contracts import Actor, Array, Explore, State, Tree
+from p2prl.learn.contracts import Actor, Array, Explore
 from p2prl.learn.duplicates import DuplicateWatch
+from p2prl.learn.environments import (
+    EnvironmentFailed,
+    MakeEnv,
+    check_shapes,
+    failure,
+    slot_seed,
+    write,
+    writers_of,
+)
 from p2prl.learn.spaces import for_env, join, split
 
-MakeEnv = Callable[[], "gym.Env[Any, Any]"]
-#: Takes an episode's index and one rendered frame, uint8 `[height, width, 3]`.
-TakeFrame = Callable[[int, Array], None]
-
-_SLOTS_OF_EVALUATION = 16
+#: A slot that fails so often in a row, without a step in between, is not begun anew once more.
+_FRUITLESS = 3
 #: The level under which an episode of an annealing actor is counted: never the least exploring one's.
 ANNEALING_LEVEL = 0.999
-
-
-class EnvironmentFailed(P2prlError):
-    """An environment raised, or answered with something outside its own spaces' shapes.
-
-    Attributes:
-        slot: which slot of the player.
-    """
-
-    def __init__(self, message: str, slot: int) -> None:
-        super().__init__(message)
-        self.slot = slot
 
 
 @dataclass(frozen=True)
@@ -60,9 +55,15 @@ class Rollout:
     The first reset of slot s gets a 31-bit seed drawn from `SeedSequence(seed, spawn_key=(s,))`, later resets none, so
     that an environment goes on with its own generator. Exploration draws from `SeedSequence(seed)` itself.
 
+    An environment that raises is closed, and its slot begins anew with another one: the episode counts as truncated
+    after its last whole step, and the tick at which it failed is a RESET. So one bad step costs a tick, not the work of
+    all slots.
+
     Attributes:
         explore: what `act` is given.
         warning: one line about slots that play alike (see duplicates.py), or an empty string.
+        failures: how often an environment raised and was replaced.
+        failure: one line about the last time, or an empty string.
     """
 
     def __init__(
@@ -87,7 +88,11 @@ class Rollout:
             level=np.array([ladder_level(rank * slots + slot, ladder) for slot in range(slots)]),
         )
         self._spec, self._schema, self._actor, self._slots = spec, schema, actor, slots
-        self._writers = _writers(spec.observation, "obs")
+        self._make_env, self._seed = make_env, seed
+        self.failures, self.failure = 0, ""
+        #: Failures of each slot since its last whole step.
+        self._fruitless = [0] * slots
+        self._writers = writers_of(spec.observation, "obs")
         self._fields = _field_names(spec, schema)
         self._watch = DuplicateWatch(spec.id, slots)
         self._state = actor.start(slots)
@@ -100,7 +105,7 @@ class Rollout:
         self._lengths = [0] * slots
         self._envs: list[gym.Env[Any, Any]] = []
         try:
-            self._first = self._open(make_env, seed)
+            self._first = self._open()
         except EnvironmentFailed:
             self.close()
             raise
@@ -116,7 +121,7 @@ class Rollout:
         """Play T ticks in every slot.
 
         Raises:
-            EnvironmentFailed: an environment raised; the rollout cannot go on.
+            EnvironmentFailed: an environment raises again and again; the rollout cannot go on.
         """
         columns = self._empty_columns()
         for name, row in self._first.items():
@@ -136,21 +141,21 @@ class Rollout:
             env.close()
         self._envs = []
 
-    def _open(self, make_env: MakeEnv, seed: int) -> dict[str, Array]:
+    def _open(self) -> dict[str, Array]:
         rows = {
             name: np.empty((self._slots, *leaf.shape), leaf.dtype)
             for name, leaf in leaves(self._spec.observation, "obs")
         }
         for slot in range(self._slots):
             try:
-                self._envs.append(make_env())
-                obs, _ = self._envs[slot].reset(seed=slot_seed(seed, slot))
+                self._envs.append(self._make_env())
+                obs, _ = self._envs[slot].reset(seed=slot_seed(self._seed, slot))
             except P2prlError:
                 raise
             except Exception as error:
-                raise _failed(self._spec.id, slot, "reset", error) from error
-            _check_shapes(self._spec, obs, slot)
-            _write([(rows[name], read) for name, read in self._writers], slot, obs)
+                raise failure(self._spec.id, slot, "reset", error) from error
+            check_shapes(self._spec, obs, slot)
+            write([(rows[name], read) for name, read in self._writers], slot, obs)
         return rows
 
     def _empty_columns(self) -> dict[str, Array]:
@@ -172,42 +177,100 @@ class Rollout:
         for name, values in extras.items():
             columns[name][tick] = values
         rows = [(columns[name][tick + 1], read) for name, read in self._writers]
-        rewards, flags = self._step_all(self._to_env(actions), rows)
+        rewards, flags, broken = self._step_all(self._to_env(actions), rows)
         columns["reward"][tick] = rewards
         columns["flags"][tick] = flags
+        for slot in broken:
+            self._break_off(slot, columns["flags"][tick - 1] if tick else None, episodes)
         for slot, flag in enumerate(flags):
             if flag:
                 self._turn(slot, flag, episodes)
 
     def _step_all(
         self, actions: list[Any], rows: list[tuple[Array, Callable[[Any], Any]]]
-    ) -> tuple[list[float], list[int]]:
-        """Step each slot, or reset it where its episode is over. The hot loop: a tick's cost is here."""
+    ) -> tuple[list[float], list[int], list[int]]:
+        """Step each slot, or reset it where its episode is over. The hot loop: a tick's cost is here.
+
+        Returns:
+            The rewards and flags of all slots, and those slots whose environment was replaced.
+        """
         rewards, flags = [0.0] * self._slots, [0] * self._slots
+        broken: list[int] = []
         returns, lengths, over = self._returns, self._lengths, self._over
         single = rows[0][0] if isinstance(self._spec.observation, Leaf) else None
-        slot = 0
-        try:
-            for slot, step in enumerate(self._steps):
-                if over[slot]:
-                    obs, _ = self._envs[slot].reset()
-                    flags[slot] = RESET
-                else:
-                    obs, reward, terminated, truncated, _ = step(actions[slot])
-                    rewards[slot] = reward = float(reward)
-                    returns[slot] += reward
-                    lengths[slot] += 1
-                    if terminated or truncated:
-                        flags[slot] = (TERMINATED if terminated else 0) | (TRUNCATED if truncated else 0)
-                if single is not None:
-                    single[slot] = obs
-                else:
-                    _write(rows, slot, obs)
-        except P2prlError:
-            raise
-        except Exception as error:
-            raise _failed(self._spec.id, slot, "reset" if over[slot] else "step", error) from error
-        return rewards, flags
+        turns = iter(enumerate(self._steps))
+        slot, earned = 0, 0.0
+        while True:
+            try:
+                for slot, step in turns:
+                    flag = 0
+                    if over[slot]:
+                        obs, _ = self._envs[slot].reset()
+                        flag = RESET
+                    else:
+                        obs, reward, terminated, truncated, _ = step(actions[slot])
+                        earned = float(reward)
+                        if terminated or truncated:
+                            flag = (TERMINATED if terminated else 0) | (TRUNCATED if truncated else 0)
+                    if single is not None:
+                        single[slot] = obs
+                    else:
+                        write(rows, slot, obs)
+                    # From here on nothing of theirs can fail: only whole steps are counted.
+                    flags[slot] = flag
+                    if flag != RESET:
+                        rewards[slot] = earned
+                        returns[slot] += earned
+                        lengths[slot] += 1
+                return rewards, flags, broken
+            except P2prlError:
+                raise
+            except Exception as error:  # noqa: BLE001 - an environment may raise anything
+                where = "reset" if over[slot] else "step"
+                self._begin_anew(slot, failure(self._spec.id, slot, where, error), rows)
+                flags[slot] = RESET
+                broken.append(slot)
+
+    def _begin_anew(
+        self, slot: int, failed: EnvironmentFailed, rows: list[tuple[Array, Callable[[Any], Any]]]
+    ) -> None:
+        """Another environment in the place of one that failed. Raises EnvironmentFailed if that leads nowhere."""
+        if self._lengths[slot]:
+            self._fruitless[slot] = 0
+        while True:
+            self.failures += 1
+            self.failure = str(failed)
+            self._fruitless[slot] += 1
+            if self._fruitless[slot] > _FRUITLESS:
+                raise failed
+            with contextlib.suppress(Exception):  # it is broken: what it says on closing is no news
+                self._envs[slot].close()
+            try:
+                self._envs[slot] = env = self._make_env()
+                obs, _ = env.reset(seed=slot_seed(self._seed, slot, self.failures))
+                check_shapes(self._spec, obs, slot)
+                write(rows, slot, obs)
+            except EnvironmentFailed as error:
+                failed = error
+            except P2prlError:
+                raise
+            except Exception as error:  # noqa: BLE001 - as above
+                failed = failure(self._spec.id, slot, "reset", error)
+            else:
+                self._steps[slot] = env.step
+                return
+
+    def _break_off(self, slot: int, before: Array | None, episodes: list[tuple[float, int, float]]) -> None:
+        """The slot's environment was replaced: its episode, if one was under way, ended with the tick before.
+
+        Args:
+            before: that tick's flags; None if it is in a bundle that has gone out already. Then nobody is told, and the
+                episode counts for nothing.
+        """
+        if self._lengths[slot] and before is not None:
+            before[slot] = TRUNCATED
+            self._turn(slot, TRUNCATED, episodes)
+        self._returns[slot], self._lengths[slot] = 0.0, 0
 
     def _turn(self, slot: int, flag: int, episodes: list[tuple[float, int, float]]) -> None:
         """An episode of this slot ended, or (RESET) the next one began."""
@@ -217,6 +280,7 @@ class Rollout:
                 rows[slot] = self._start[name][slot]
             self._annealing[slot] = annealing(self._actor)
             return
+        self._fruitless[slot] = 0
         level = float(self.explore.level[slot])
         if self._annealing[slot]:
             level = max(level, ANNEALING_LEVEL)
@@ -229,151 +293,7 @@ def annealing(actor: Actor) -> bool:
     return bool(getattr(actor, "annealing", False))
 
 
-def evaluate(
-    make_env: MakeEnv,
-    spec: EnvSpec,
-    actor: Actor,
-    episodes: int,
-    seed: int,
-    frames: TakeFrame | None = None,
-) -> list[tuple[float, int]]:
-    """Play greedily, several episodes at a time.
-
-    Args:
-        episodes: how many; each has its own seed, so the same `seed` gives the same list.
-        frames: takes each rendered frame. Needs environments made with `render_mode="rgb_array"`, which then play one
-            episode after the other.
-
-    Returns:
-        (return, length) per episode, in order.
-
-    Raises:
-        EnvironmentFailed: an environment raised.
-    """
-    slots = 1 if frames else max(1, min(episodes, _SLOTS_OF_EVALUATION))
-    lanes = [_Lane(make_env(), spec, slot, seed, frames) for slot in range(slots)]
-    try:
-        return _evaluate(lanes, spec, actor, episodes)
-    finally:
-        for lane in lanes:
-            lane.env.close()
-
-
-def _evaluate(lanes: list[_Lane], spec: EnvSpec, actor: Actor, episodes: int) -> list[tuple[float, int]]:
-    waiting = iter(range(episodes))
-    results: dict[int, tuple[float, int]] = {}
-    slots = len(lanes)
-    rows = {
-        name: np.zeros((slots, *leaf.shape), leaf.dtype) for name, leaf in leaves(spec.observation, "obs")
-    }
-    writers = [(rows[name], read) for name, read in _writers(spec.observation, "obs")]
-    state = actor.start(slots)
-    start = {name: values.copy() for name, values in state.items()}
-    to_env = for_env(lanes[0].env.action_space)
-    for lane in lanes:
-        _write(writers, lane.slot, lane.begin(next(waiting, None)))
-    while any(lane.episode is not None for lane in lanes):
-        actions, state, _ = actor.act(join(spec.observation, "obs", rows), state, None)
-        native = to_env(actions)
-        for lane in lanes:
-            if lane.episode is None:
-                continue
-            obs = lane.step(native[lane.slot])
-            if lane.over:
-                results[lane.episode] = (lane.total, lane.length)
-                _put_back(state, start, lane.slot)
-                obs = lane.begin(next(waiting, None))
-            if obs is not None:
-                _write(writers, lane.slot, obs)
-    return [results[episode] for episode in range(episodes)]
-
-
-class _Lane:
-    """One slot of an evaluation; `episode` is None when there is nothing left for it to play."""
-
-    def __init__(
-        self, env: gym.Env[Any, Any], spec: EnvSpec, slot: int, seed: int, frames: TakeFrame | None
-    ) -> None:
-        self.env, self.slot = env, slot
-        self.episode: int | None = None
-        self.total, self.length, self.over = 0.0, 0, False
-        self._spec, self._seed, self._frames = spec, seed, frames
-
-    def begin(self, episode: int | None) -> Any:
-        self.episode, self.total, self.length, self.over = episode, 0.0, 0, False
-        if episode is None:
-            return None
-        try:
-            obs, _ = self.env.reset(seed=slot_seed(self._seed, episode))
-            self._show()
-        except Exception as error:
-            raise _failed(self._spec.id, self.slot, "reset", error) from error
-        return obs
-
-    def step(self, action: Any) -> Any:
-        try:
-            obs, reward, terminated, truncated, _ = self.env.step(action)
-            self._show()
-        except Exception as error:
-            raise _failed(self._spec.id, self.slot, "step", error) from error
-        self.total += float(reward)
-        self.length += 1
-        self.over = bool(terminated or truncated)
-        return obs
-
-    def _show(self) -> None:
-        if self._frames is not None and self.episode is not None:
-            self._frames(self.episode, np.asarray(self.env.render()))
-
-
-def slot_seed(seed: int, slot: int) -> int:
-    """A seed for `reset(seed=)`: 31 bits, because that is what the pickiest generators take."""
-    state = np.random.SeedSequence(seed, spawn_key=(slot,)).generate_state(1, np.uint32)
-    return int(state[0]) >> 1
-
-
-def _writers(space: Space, prefix: str) -> list[tuple[str, Callable[[Any], Any]]]:
-    """Each leaf's name, and how to read it out of one observation."""
-    paths = [(name, name[len(prefix) + 1 :]) for name, _ in leaves(space, prefix)]
-    return [(name, _reader(space, path.split(".") if path else [])) for name, path in paths]
-
-
 def _field_names(spec: EnvSpec, schema: SessionSchema) -> set[str]:
     """The columns that only the agent fills; one left out would carry uninitialised memory to the host."""
     ours = {name for name, _ in (*leaves(spec.observation, "obs"), *leaves(spec.action, "action"))}
     return {column.name for column in schema.columns} - ours - {"reward", "flags"}
-
-
-def _reader(space: Space, path: Sequence[str]) -> Callable[[Any], Any]:
-    if isinstance(space, Leaf):
-        return lambda obs: obs
-    key: Any = path[0] if isinstance(space.items, dict) else int(path[0])
-    inner = _reader(space.items[key], path[1:])
-    return lambda obs: inner(obs[key])
-
-
-def _write(rows: Sequence[tuple[Array, Callable[[Any], Any]]], slot: int, obs: Any) -> None:
-    for row, read in rows:
-        row[slot] = read(obs)
-
-
-def _put_back(state: State, start: State, slot: int) -> None:
-    for name, rows in state.items():
-        rows[slot] = start[name][slot]
-
-
-def _check_shapes(spec: EnvSpec, obs: Tree, slot: int) -> None:
-    """Once per slot: a wrong shape would else be broadcast in silence."""
-    try:
-        shapes = {name: np.shape(part) for name, part in split(spec.observation, "obs", obs).items()}
-    except (KeyError, IndexError, TypeError) as error:
-        raise _failed(spec.id, slot, "reset", error) from error
-    for name, leaf in leaves(spec.observation, "obs"):
-        if shapes[name] != leaf.shape:
-            text = f"{spec.id}: slot {slot}: reset gave {name} the shape {shapes[name]}, its space says {leaf.shape}"
-            raise EnvironmentFailed(text, slot)
-
-
-def _failed(env_id: str, slot: int, where: str, error: Exception) -> EnvironmentFailed:
-    text = " ".join(str(error).split())
-    return EnvironmentFailed(f"{env_id}: slot {slot}: {where} raised {type(error).__name__}: {text}", slot)

@@ -36,6 +36,8 @@ class _Shard:
     mass: int = 0
     ticks: int = 0
     inserted: int = 0
+    #: It answered since it came up.
+    heard: bool = False
     #: Asks under way: id -> (deadline, group).
     asks: dict[int, tuple[float, _Group]] = field(default_factory=dict)
 
@@ -102,7 +104,7 @@ class Sampler:
             shard = self._shards.setdefault(index, _Shard())
             if shard.boot_id != boot_id:
                 self._give_up(index, list(shard.asks))
-                shard.boot_id = boot_id
+                shard.boot_id, shard.heard = boot_id, False
                 if not boot_id:
                     shard.mass = shard.ticks = 0
 
@@ -133,6 +135,7 @@ class Sampler:
         if shard is None:
             return
         shard.mass, shard.ticks, shard.inserted = reply.mass, reply.ticks, reply.inserted_ticks
+        shard.heard = True
         self.limiter.inserted(self.inserted_ticks)
         self.stale += reply.stale
         if self._queue and reply.stale:
@@ -141,6 +144,7 @@ class Sampler:
         if entry is None:
             if self._queue and reply.count:  # late, but a queue gives each session only once: keep it
                 self._rest.append(list(columns))
+            self._take_stock()
             return
         _, group = entry
         group.waiting.discard((index, reply.ask))
@@ -197,6 +201,16 @@ class Sampler:
         self._groups.append(group)
         # In proportion, rounded up: a few too many only wait for the next batch.
         return [(index, min(mass, -(-want * mass // total)), group) for index, mass in live]
+
+    def _take_stock(self) -> None:
+        """What a queue gave to a trainer that was killed, or lost with a shard, waits nowhere any more.
+
+        Without this each kill would take some of the capacity for good, until nobody may insert.
+        """
+        shards = self._shards.values()
+        if self._queue and not self._groups and all(shard.boot_id and shard.heard for shard in shards):
+            here = len(self._batches) * self._spec.batch + sum(len(part[-1]) for part in self._rest)
+            self.limiter.waiting(self.stored_ticks + here * self._schema.ticks)
 
     def _give_up(self, index: int, asks: list[int]) -> None:
         for ask in asks:

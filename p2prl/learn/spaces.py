@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -31,6 +33,7 @@ def env_spec(env: gym.Env[Any, Any], env_id: str) -> EnvSpec:
         observation=plain_space(env.observation_space, "obs", env_id),
         action=plain_space(env.action_space, "action", env_id),
         max_episode_steps=_time_limit(env),
+        reward_range=_reward_range(env),
     )
 
 
@@ -181,12 +184,58 @@ def _bounds(values: Array) -> tuple[float, ...]:
     return tuple(float(value) for value in values.ravel(order="C"))
 
 
+def _layers(env: gym.Env[Any, Any]) -> Iterator[gym.Env[Any, Any]]:
+    """The environment's wrappers, the outermost first, and what they wrap."""
+    yield env
+    while isinstance(env, gym.Wrapper):
+        env = env.env
+        yield env
+
+
 def _time_limit(env: gym.Env[Any, Any]) -> int | None:
-    if env.spec is not None and env.spec.max_episode_steps is not None:
-        return env.spec.max_episode_steps
-    layer: Any = env
-    while isinstance(layer, gym.Wrapper):
-        if isinstance(layer, gym.wrappers.TimeLimit):
+    """Of the outermost wrapper that limits time: `spec.max_episode_steps` alone limits nothing."""
+    for layer in _layers(env):
+        if isinstance(layer, gym.wrappers.TimeLimit) and layer._max_episode_steps >= 1:
             return int(layer._max_episode_steps)
-        layer = layer.env
     return None
+
+
+#: Wrappers whose own `step` hands on the reward, and steps once.
+_KEEPS_REWARD = (
+    gym.wrappers.TimeLimit,
+    gym.wrappers.OrderEnforcing,
+    gym.wrappers.PassiveEnvChecker,
+    gym.wrappers.RecordEpisodeStatistics,
+    gym.wrappers.FrameStackObservation,
+    gym.wrappers.TimeAwareObservation,
+)
+_KEEPS_REWARD_STEPS = (gym.Wrapper.step, gym.ObservationWrapper.step, gym.ActionWrapper.step)
+
+
+def _reward_range(env: gym.Env[Any, Any]) -> tuple[float, float] | None:
+    """The attribute `reward_range` of the outermost layer that has one of its own.
+
+    A wrapper that may change rewards, and does not say into what, hides what is below it. A pair that bounds nothing,
+    or is none, declares nothing.
+    """
+    for layer in _layers(env):
+        # Static: a wrapper would else answer with what the layers below it say.
+        declared = inspect.getattr_static(layer, "reward_range", None)
+        if declared is not None:
+            return _pair(declared)
+        if isinstance(layer, gym.Wrapper) and not _keeps_reward(layer):
+            return None
+    return None
+
+
+def _keeps_reward(layer: gym.Wrapper[Any, Any, Any, Any]) -> bool:
+    return type(layer).step in _KEEPS_REWARD_STEPS or type(layer) in _KEEPS_REWARD
+
+
+def _pair(declared: Any) -> tuple[float, float] | None:
+    try:
+        low, high = (float(side) for side in declared)
+    except (TypeError, ValueError):
+        return None
+    bounds_something = math.isfinite(low) or math.isfinite(high)
+    return (low, high) if low <= high and bounds_something else None

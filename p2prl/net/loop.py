@@ -38,6 +38,7 @@ class Loop:
         self._clock = clock
         self._poller = zmq.Poller()
         self._handlers: dict[object, Callable[[], None]] = {}
+        self._writers: dict[object, Callable[[], None]] = {}
         self._timers: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
         self._idle: Callable[[], bool] | None = None
@@ -50,12 +51,25 @@ class Loop:
     def on_readable(self, socket: Socket, handler: Callable[[], None]) -> None:
         """Call `handler` whenever `socket` has something; it should drain the socket, within reason."""
         self._handlers[socket.raw] = handler
-        self._poller.register(socket.raw, zmq.POLLIN)
+        self._watch(socket.raw)
+
+    def on_writable(self, socket: Socket, handler: Callable[[], None]) -> None:
+        """Call `handler` once, when `socket` takes a message."""
+        self._writers[socket.raw] = handler
+        self._watch(socket.raw)
 
     def forget(self, socket: Socket) -> None:
         """Stop watching `socket` (before closing it)."""
-        if self._handlers.pop(socket.raw, None) is not None:
-            self._poller.unregister(socket.raw)
+        self._handlers.pop(socket.raw, None)
+        self._writers.pop(socket.raw, None)
+        self._watch(socket.raw)
+
+    def _watch(self, raw: zmq.Socket[bytes]) -> None:
+        flags = (zmq.POLLIN if raw in self._handlers else 0) | (zmq.POLLOUT if raw in self._writers else 0)
+        if flags:
+            self._poller.register(raw, flags)
+        elif raw in self._poller:
+            self._poller.unregister(raw)
 
     def every(self, interval_s: float, handler: Callable[[], None], first_s: float | None = None) -> Timer:
         """Call `handler` each `interval_s` seconds, first after `first_s` (default: one interval)."""
@@ -106,10 +120,14 @@ class Loop:
 
     def _turn(self, busy: bool) -> None:
         """Wait for sockets, then call what is ready and due."""
-        for raw, _ in self._poller.poll(0 if busy else self._wait_ms()):
-            handler = self._handlers.get(raw)
+        for raw, events in self._poller.poll(0 if busy else self._wait_ms()):
+            handler = self._handlers.get(raw) if events & zmq.POLLIN else None
             if handler is not None:
                 handler()
+            if events & zmq.POLLOUT and raw in self._writers:
+                write = self._writers.pop(raw)
+                self._watch(raw)
+                write()
             if self.stopping():
                 break
         self._run_timers()

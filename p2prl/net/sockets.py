@@ -1,8 +1,8 @@
 """The socket factory: every option is set here, before bind or connect. The only place that makes ZeroMQ sockets.
 
-All sockets but enrol have CURVE. A `Network` is one process's context and its ZAP handler (zap.py), which decides which
-keys may connect, and hands each message's `User-Id` (the peer's key, in Z85) up with it: refusing a key does not cut its
-live connection, so what a message may do is decided per message. `reopen` does cut.
+All sockets but enrol have CURVE. A `Network` is one process's context and its ZAP handler (zap.py), which decides
+which keys may connect, and hands each message's `User-Id` (the peer's key, in Z85) up with it: refusing a key does not
+cut its live connection, so what a message may do is decided per message. `reopen` does cut.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ _HANDSHAKE_MS = 10_000
 _RECONSIDER_S = 0.25
 #: A port that was let go may be taken for a moment still: tried again so often, for so long.
 _BIND_AGAIN_S, _BIND_GIVE_UP_S = 0.01, 5.0
+#: Between two cuts of one server: on an open host strangers could else have everybody cut without end.
+_REOPEN_S = 2.0
 
 
 class PortTaken(P2prlError):
@@ -86,6 +88,8 @@ class Socket:
         #: Where a server listens, as libzmq writes it; where it is about to listen again.
         self.endpoints: list[str] = []
         self.unbound: list[str] = []
+        #: When `Network.reopen` cut its connections last, or is to do so.
+        self.reopened = -1e9
         self._closed = False
         self._before_close: Callable[[], None] | None = None
 
@@ -240,18 +244,32 @@ class Network:
             self._send_zap(self._desk.reconsider(self._loop.now()))
 
     def reopen(self, socket: Socket) -> None:
-        """Cut every live connection of a server, at once. Peers dial again by themselves, and ZAP is asked anew.
+        """Cut every live connection of a server. Peers dial again by themselves, and ZAP is asked anew.
 
-        What they had sent and libzmq had taken in is still received; what was queued for them is dropped. Where the
-        ports are not free again at once they are tried for some seconds on the loop, which then raises PortTaken.
+        At once, but at most once in _REOPEN_S. What peers had sent and libzmq had taken in is still to be received, and
+        only then their connection ends; what was queued for them is dropped. Where the ports are not free again at once
+        they are tried for some seconds on the loop, which then raises PortTaken.
         """
         if self._loop is None:
             raise LocalProtocolError("a network without a loop has no servers to reopen")
+        now = self._loop.now()
+        if socket.reopened > now:
+            return  # it is about to be cut anyway
+        wait_s = socket.reopened + _REOPEN_S - now
+        socket.reopened = max(now, now + wait_s)
+        if wait_s > 0:
+            self._loop.after(wait_s, lambda: self._cut(socket))
+        else:
+            self._cut(socket)
+
+    def _cut(self, socket: Socket) -> None:
+        if socket.closed or self._loop is None:
+            return
         linger = socket.raw.getsockopt(zmq.LINGER)
         # Else libzmq keeps a connection as long as something waits to be sent on it.
         socket.raw.setsockopt(zmq.LINGER, 0)
         for endpoint in socket.endpoints:
-            # libzmq ends the connections of a listener with it (they are its children: libzmq, own.cpp).
+            # libzmq ends a listener's connections with it: they are its children (stream_listener_base.cpp).
             socket.raw.unbind(endpoint)
         socket.raw.setsockopt(zmq.LINGER, linger)
         waits = bool(socket.unbound)

@@ -29,8 +29,8 @@ class Rejected(NamedTuple):
     Attributes:
         server: the name of the socket that it dialled.
         key: its CURVE key in Z85; empty where the handshake broke before it was proved.
-        reason: `not_admitted`; `no_curve`: it speaks no CURVE; or `bad_handshake`: it broke off, sent nonsense, or dialled
-            for another server key. A peer without CURVE often hangs up first, and then is a `bad_handshake`.
+        reason: `not_admitted`; `no_curve`: it speaks no CURVE; or `bad_handshake`: it broke off, sent nonsense, or
+            dialled for another server key. A peer without CURVE often hangs up first: then it is a `bad_handshake`.
         address: its IP address; empty where the key is.
     """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from p2prl.core import messages as m
 from p2prl.core.access import Access
 from p2prl.core.enrolment import Proved
 from p2prl.core.invitations import TokenEntry
+from p2prl.core.quota import MAX_NODES, Bucket
 from p2prl.core.rights import Role, may, may_be
 from p2prl.core.strikes import Strikes
 from p2prl.errors import RemoteProtocolError
@@ -20,6 +22,9 @@ from p2prl.nodes.broker_file import Saved
 from p2prl.nodes.wiring import BrokerConfig
 
 log = logging.getLogger("p2prl")
+
+#: Of one key, on control, after a burst of five seconds' worth. A member says one thing a second, and what is special.
+_MESSAGES_PER_S = 100.0
 
 
 class Admissions:
@@ -48,6 +53,8 @@ class Admissions:
         self._strikes = Strikes()
         #: What shards said they refused, so that only what is new counts: by (shard, boot id), key and reason.
         self._told: dict[tuple[int, str], dict[str, dict[str, int]]] = {}
+        #: How fast each key speaks, the one that spoke longest ago first; never more than MAX_NODES.
+        self._paces: OrderedDict[str, Bucket] = OrderedDict()
         self.access = Access()
         self.changed = True
         self.out: list[str] = []
@@ -87,6 +94,18 @@ class Admissions:
             raise RemoteProtocolError(standing if standing in ("removed", "quarantined") else "not_admitted")
         if not may(role, type(message)) or (isinstance(message, m.Hello) and not may_be(role, message.role)):
             raise RemoteProtocolError("not_permitted")
+
+    def check_pace(self, key: str, now: float) -> None:
+        """Raises RemoteProtocolError if a key says more than anybody has to say: asked before anything is decoded."""
+        if key in self._staff:
+            return
+        pace = self._paces.setdefault(key, Bucket(_MESSAGES_PER_S, now))
+        self._paces.move_to_end(key)
+        if len(self._paces) > MAX_NODES:
+            self._paces.popitem(last=False)
+        if not pace.open(now):
+            raise RemoteProtocolError("rate_limited")
+        pace.take(1.0)
 
     def for_shards(self) -> m.Access:
         """The list as shards need it."""

@@ -146,6 +146,7 @@ class Broker:
             try:
                 if not received.frames:
                     raise RemoteProtocolError("malformed")
+                self.admissions.check_pace(received.user, self.loop.now())
                 message = frames.decode_to_broker(received.frames[0])
                 self.admissions.check(received.user, message)
                 self._handlers[type(message)](received, message)

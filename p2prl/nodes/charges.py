@@ -11,6 +11,8 @@ from p2prl.core import messages as m
 from p2prl.core.codes import new_code
 from p2prl.net.interfaces import chosen_interfaces
 from p2prl.net.keys import KeyPair, load_or_create, new_key_pair, state_folder
+from p2prl.net.ports import free_block
+from p2prl.nodes.device import choose_device
 from p2prl.nodes.options import HostOptions, default_players
 from p2prl.nodes.prepare import Prepared
 from p2prl.nodes.supervisor import Charge
@@ -96,7 +98,8 @@ class Plan:
         )
 
     def _shard_maker(self, index: int) -> Callable[[], ShardConfig]:
-        replay, shards = self.prepared.replay, self.options.experiment.shards
+        experiment, replay = self.options.experiment, self.prepared.replay
+        shards, limits = experiment.shards, experiment.limits
 
         def make() -> ShardConfig:
             return ShardConfig(
@@ -112,6 +115,9 @@ class Plan:
                 kind="queue" if replay.kind == "queue" else "uniform",
                 capacity_bytes=-(-replay.capacity_bytes // shards),
                 window=replay.window,
+                fsync_interval_s=experiment.replay.fsync_interval_s,
+                node_bytes_per_s=limits.node_bytes_per_s / shards,
+                node_bundles_per_s=limits.node_bundles_per_s / shards,
             )
 
         return make
@@ -162,6 +168,20 @@ def bind_hosts(options: HostOptions) -> list[str]:
             f"[{address}]" for address in interface.v6 if not address.startswith("fe80") and address != "::1"
         ]
     return hosts
+
+
+def check_options(options: HostOptions) -> None:
+    """What can be refused before there is a folder, a process or a player.
+
+    Raises:
+        UsageError, MissingPackage, P2prlError: the device, an interface or the named ports are not to be had.
+    """
+    bind_hosts(options)
+    wanted = options.experiment.train.device
+    if wanted not in ("auto", "cpu"):  # those are always there, and looking for a GPU imports torch
+        choose_device(wanted)
+    if options.base_port and not options.resume:
+        free_block(options.base_port, options.experiment.shards, blocks=1)
 
 
 def _first_code(options: HostOptions) -> m.CodeNews:

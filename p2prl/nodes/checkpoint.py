@@ -3,7 +3,8 @@
     checkpoints/<updates>-v<version>/{learner,weights}.safetensors, meta.json, DONE
 
 A checkpoint is written beside its final place, each file's hash goes into DONE, and the folder is renamed last. What
-has no DONE, or another hash, is not a checkpoint: the newest good one is used instead, and named.
+has no DONE, or another hash, is not a checkpoint: the newest good one is used instead, and named. The trainer sets aside
+those that it had to pass over, as `.<name>.damaged`: they would outrank what it writes from then on.
 
 A folder cannot be replaced in one step: while a new `best` takes the place of the old one, that is `.best.old`. A
 reader takes it then for `best`, and the next trainer puts it back.
@@ -32,7 +33,7 @@ log = logging.getLogger("p2prl")
 Arrays = Mapping[str, npt.NDArray[Any]]
 _FILES = ("learner.safetensors", "weights.safetensors", "meta.json")
 BEST = "best"
-_PART, _OLD = ".part", ".old"
+_PART, _OLD, _DAMAGED = ".part", ".old", ".damaged"
 _BEST_OLD = f".{BEST}{_OLD}"
 
 
@@ -125,6 +126,21 @@ def tidy(folder: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
+def set_aside(folder: Path, good: Checkpoint) -> None:
+    """Move those that `load_last` passed over for `good` out of the way. Only for the one process that writes here.
+
+    They are newer by name, so pruning would keep them and delete what is written now.
+    """
+    newer = candidates(folder)
+    for path in newer[: newer.index(good.path)] if good.path in newer else ():
+        aside = folder / f".{path.name}{_DAMAGED}"
+        shutil.rmtree(aside, ignore_errors=True)
+        try:
+            path.rename(aside)
+        except OSError as error:
+            log.warning("damaged checkpoint %s cannot be set aside: %s", path, error.strerror)
+
+
 def prune(folder: Path, keep: int) -> None:
     """Delete all but the newest `keep` checkpoints; `best` stays."""
     for path in candidates(folder)[max(1, keep) :]:
@@ -189,7 +205,10 @@ def load_last(folder: Path, *, prefer_best: bool = False) -> Checkpoint | None:
             log.warning("using the last good checkpoint, %s", path)
         return checkpoint
     if bad:
-        raise CorruptCheckpoint(f"no readable checkpoint in {folder} ({', '.join(bad)} are damaged)")
+        raise CorruptCheckpoint(
+            f"no readable checkpoint in {folder} ({', '.join(bad)}: all damaged); nothing was changed: bring one back "
+            "from a copy, or move that folder away to begin training anew with the sessions that are stored"
+        )
     return None
 
 

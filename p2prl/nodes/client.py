@@ -19,8 +19,9 @@ from p2prl.errors import NoHostFound, NotAdmitted, P2prlError, RemoteProtocolErr
 from p2prl.net.addresses import Address, KnownHost, KnownHosts, endpoint
 from p2prl.net.cards import FoundHost
 from p2prl.net.discovery import browse
-from p2prl.net.keys import KeyPair, fingerprint, load_or_create, state_folder
+from p2prl.net.keys import KeyPair, load_or_create, state_folder
 from p2prl.net.sockets import Frame, Limits, Network
+from p2prl.nodes.identity import check_identity, check_standing
 from p2prl.nodes.locate import Located, Search, ask_card
 from p2prl.nodes.own_host import is_own, own_host
 from p2prl.settings import nearest
@@ -153,34 +154,16 @@ def keys_for(located: Located) -> KeyPair:
     node = load_or_create(home / "node.key")
     if is_own(located.card, node.public):
         return load_or_create(home / "owner.key")
-    _check_identity(located)
+    check_identity(KnownHosts(state_folder()), located)
     check_admitted(located)
     return node
-
-
-def _check_identity(located: Located) -> None:
-    """Raises NotAdmitted if another key was known under this name or at this place."""
-    card = located.card
-    known = KnownHosts(state_folder()).other_key(
-        card.server_key, card.host_name, located.address, located.base_port
-    )
-    if known is not None:
-        name = line(known.name, 60)
-        raise NotAdmitted(
-            f"THE HOST'S KEY CHANGED: {name} was joined before with the key {fingerprint(known.server_key)}, and what "
-            f"answers now at {_where(located)} has the key {fingerprint(card.server_key)}. If its owner says that this "
-            f"is right: p2prl forget {name}, then join it again with its code"
-        )
 
 
 def check_admitted(located: Located) -> None:
     """Raises NotAdmitted if the host that answered says that it would not let this node in."""
     card = located.card
     name, where = line(card.host_name, 60), _where(located)
-    if card.standing == "removed":
-        raise NotAdmitted(f"{name}'s owner removed this node; ask there to be let in again (p2prl admit)")
-    if card.standing == "quarantined":
-        raise NotAdmitted(f"{name} keeps this node out of its run; ask its owner why (p2prl nodes)")
+    check_standing(card)
     if card.standing == "waiting":
         raise NotAdmitted(f"{name}'s owner has not let this node in yet (p2prl admit); try again then")
     if card.standing == "unknown" and not card.open:

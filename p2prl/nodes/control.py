@@ -68,7 +68,7 @@ class ControlLine:
         self._socket.close()
 
     def redial(self, endpoint: str) -> None:
-        """Dial anew, perhaps somewhere else: the host moved, or refused us once, after which libzmq never dials again."""
+        """Dial anew, perhaps somewhere else: the host moved, or refused us, after which libzmq never dials again."""
         self._loop.forget(self._socket)
         self._socket.close()
         self._socket = self._network.client("dealer", endpoint, self._keys, self._server_key, _LIMITS)

@@ -114,7 +114,7 @@ class Doorkeeper:
                 self._answer(effect.peer, self._house.proved(effect))
             elif isinstance(effect, CodeChanged):
                 self._house.code_changed(effect.news)
-            elif isinstance(effect, Attempt):
+            elif isinstance(effect, Attempt) and effect.outcome != "proved":  # that one the broker tells of
                 log.warning("%s", line(effect.text))
 
     def _answer(self, peer: bytes, message: m.Message) -> None:

@@ -13,10 +13,11 @@ from p2prl.core.bounds import line
 from p2prl.core.codes import parse_code
 from p2prl.core.enrolment import Newcomer
 from p2prl.errors import NoHostFound, NotAdmitted, RemoteProtocolError, UpgradeNeeded
-from p2prl.net.addresses import KnownHost, KnownHosts, endpoint
+from p2prl.net.addresses import KnownHosts, endpoint
 from p2prl.net.keys import fingerprint
 from p2prl.net.sockets import Network
 from p2prl.net.tokens import Token
+from p2prl.nodes.identity import check_identity, check_standing
 from p2prl.nodes.locate import ENROL_LIMITS, Located, Search, ask_card
 from p2prl.wire import frames
 
@@ -61,7 +62,7 @@ class Entry:
         self._deadline = None if self.wait_s is None else time.monotonic() + self.wait_s
         card = located.card
         self._check_identity(located)
-        _check_standing(card)
+        check_standing(card)
         pinned = self.known.find_key(card.server_key) is not None
         if self.token is None and (card.open or (pinned and card.standing in ("admitted", "waiting"))):
             if not pinned:
@@ -84,9 +85,7 @@ class Entry:
                 f"answers {fingerprint(card.server_key)}: that is another host, or somebody in between; ask for a new "
                 "token"
             )
-        other = self.known.other_key(card.server_key, card.host_name, located.address, located.base_port)
-        if other is not None:
-            raise NotAdmitted(_changed(other, located))
+        check_identity(self.known, located)
 
     # --- the proof
 
@@ -107,16 +106,13 @@ class Entry:
             )
             answer = self._dialogue(located, newcomer)
             if isinstance(answer, m.Refusal):
-                if answer.reason == "rate_limited" and answer.retry_after_s > 0:
+                if answer.retry_after_s > 0:  # it is busy, or it was restarted in the middle of this
                     self._pause(answer)
                     continue
                 tries += 1
                 self._refused(answer, tries)
                 continue
-            standing = newcomer.finish(answer)
-            if standing in ("removed", "quarantined"):
-                raise NotAdmitted(_BARRED[standing].format(host=line(located.card.host_name, 60)))
-            return standing
+            return newcomer.finish(answer)
         return None
 
     def _secret(self, located: Located) -> str:
@@ -195,7 +191,7 @@ class Entry:
                 return None
             card, _trouble = ask_card(located.address, located.base_port, self.search)
             if card is not None and card.server_key == located.card.server_key:
-                _check_standing(card)
+                check_standing(card)
                 standing = card.standing
         return None if self.stop.is_set() else located
 
@@ -208,27 +204,3 @@ class Entry:
         if self._deadline is not None and time.monotonic() + seconds > self._deadline:
             raise NoHostFound(f"{why} (gave up after --wait {self.wait_s:g})")
         return not self.stop.wait(seconds)
-
-
-_BARRED = {
-    "removed": "{host}'s owner removed this node: ask there to be let in again (p2prl admit)",
-    "quarantined": "{host} keeps this node out of its run: ask its owner why (p2prl nodes), and to be let in again "
-    "(p2prl quarantine --undo)",
-}
-
-
-def _check_standing(card: m.EnrolCard) -> None:
-    """Raises NotAdmitted for a node that was put out."""
-    if card.standing in _BARRED:
-        raise NotAdmitted(_BARRED[card.standing].format(host=line(card.host_name, 60)))
-
-
-def _changed(known: KnownHost, located: Located) -> str:
-    """What ssh would say."""
-    name, card = line(known.name, 60), located.card
-    return (
-        f"THE HOST'S KEY CHANGED: {name} was joined before with the key {fingerprint(known.server_key)}, and what "
-        f"answers now as {line(card.host_name, 60)} at {located.address}:{located.base_port} has the key "
-        f"{fingerprint(card.server_key)}. Somebody may be pretending to be {name}, or it was set up anew. Ask its owner "
-        f"whether the new key is right (p2prl nodes shows it there); if so: p2prl forget {name}, then join with its code"
-    )

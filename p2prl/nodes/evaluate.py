@@ -14,7 +14,7 @@ import numpy as np
 from p2prl.core.spaces import EnvSpec
 from p2prl.errors import MissingPackage, P2prlError, UsageError
 from p2prl.learn.contracts import Actor, Array, Weights
-from p2prl.learn.rollout import evaluate
+from p2prl.learn.evaluation import evaluate
 from p2prl.learn.spaces import env_spec
 from p2prl.nodes import checkpoint
 from p2prl.nodes.client import open_client

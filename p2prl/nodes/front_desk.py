@@ -112,6 +112,8 @@ class FrontDesk:
         self._spread()  # before the newcomer can dial a shard
         fate = _FATES[standing].format(key=fingerprint(proved.key))
         log.info("%s at %s proved the %s, and %s", proved.name, proved.address, proved.how, fate)
+        if proved.how == "code" and self._broker.config.code_uses is not None:
+            self._code_changed(self.gate.news(self._broker.loop.now()))
         if standing in ("admitted", "waiting"):
             return m.EnrolProved(proof=proved.proof, standing=standing)
         if standing == "unknown":

@@ -13,14 +13,13 @@ from p2prl.net.addresses import endpoint
 from p2prl.net.cards import HostCard
 from p2prl.net.keys import fingerprint, run_lock
 from p2prl.net.loop import Loop
-from p2prl.net.ports import MAX_BLOCKS, STRIDE, free_block
+from p2prl.net.ports import MAX_BLOCKS, STRIDE
 from p2prl.net.sockets import Frame, Network
 from p2prl.nodes import broker_file
 from p2prl.nodes.announce import Announced, Announcer
-from p2prl.nodes.charges import LOCAL, Plan, bind_hosts
+from p2prl.nodes.charges import LOCAL, Plan, check_options
 from p2prl.nodes.claim import Claim, claim_block, wait_for_ports
 from p2prl.nodes.control import ControlLine
-from p2prl.nodes.device import choose_device
 from p2prl.nodes.options import DEFAULT_BASE_PORT, HostOptions
 from p2prl.nodes.prepare import Prepared, prepare, save_run_file
 from p2prl.nodes.process import ChildEvent
@@ -268,8 +267,8 @@ class Host:
 
     def _on_code(self, news: m.CodeNews) -> None:
         """The join code as it is now; it comes with each Welcome, too."""
-        new, self.plan.code = news.code != self.plan.code.code, news
-        if new and self._started:
+        before, self.plan.code = self.plan.code, news
+        if self._started and (news.code, news.uses) != (before.code, before.uses):
             self._tell_code(news)
 
     def _tell_code(self, news: m.CodeNews) -> None:
@@ -418,20 +417,6 @@ def _coded(text: str, exit_code: int) -> P2prlError:
     return error
 
 
-def _check(options: HostOptions) -> None:
-    """What can be refused before there is a folder, a process or a player.
-
-    Raises:
-        UsageError, MissingPackage, P2prlError: the device, an interface or the named ports are not to be had.
-    """
-    bind_hosts(options)
-    wanted = options.experiment.train.device
-    if wanted not in ("auto", "cpu"):  # those are always there, and looking for a GPU imports torch
-        choose_device(wanted)
-    if options.base_port and not options.resume:
-        free_block(options.base_port, options.experiment.shards, blocks=1)
-
-
 def run_host(options: HostOptions, reporter: HostReporter) -> int:
     """Run a host until it stops; returns the exit code.
 
@@ -447,7 +432,7 @@ def run_host(options: HostOptions, reporter: HostReporter) -> int:
         host.signalled = True
 
     with end_on_signals(end), ExitStack() as locks:
-        _check(options)
+        check_options(options)
         if options.resume:  # before anything in the folder is touched
             locks.enter_context(run_lock(options.results))
         prepared = prepare(options.experiment, options.results, options.resume)

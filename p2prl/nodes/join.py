@@ -122,6 +122,9 @@ def _join(options: JoinOptions, reporter: MemberReporter, loop: Loop, stop: thre
         envs=options.envs or 0,
         agent=options.agent or "",
         wait_s=options.wait_s,
+        interfaces=list(options.interfaces),
+        spool_bytes=options.spool_bytes,
+        spool_folder=str(state_folder() / "spool"),
     )
     member = Member(config, loop, reporter)
     try:

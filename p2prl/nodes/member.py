@@ -1,4 +1,4 @@
-"""The member: owns a node's sockets to the host, its window, its players.
+"""The member: owns a node's sockets to the host, its players, and the way of their bundles (outgoing.py).
 
 One code path for one machine and for forty: `p2prl join` runs it in the command's own process, and a host runs it as a
 child process for its own players.
@@ -6,14 +6,13 @@ child process for its own players.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import platform
-import secrets
+
+import msgspec
 
 from p2prl import __version__
 from p2prl.core import messages as m
-from p2prl.core.outbox import Effect, Forget, Outbox, Send
 from p2prl.errors import (
     MissingPackage,
     NoHostFound,
@@ -24,9 +23,12 @@ from p2prl.errors import (
 )
 from p2prl.net.addresses import endpoint
 from p2prl.net.keys import KeyPair
-from p2prl.net.loop import Loop, Timer
+from p2prl.net.loop import Loop
 from p2prl.net.sockets import Frame, Limits, Network, Socket
 from p2prl.nodes.control import ControlLine
+from p2prl.nodes.locate import Located
+from p2prl.nodes.lookout import Lookout
+from p2prl.nodes.outgoing import Outgoing
 from p2prl.nodes.players import Players
 from p2prl.nodes.process import emit, run_child
 from p2prl.nodes.report import Joined, Left, MemberReporter, MemberStatus
@@ -35,14 +37,13 @@ from p2prl.wire import frames
 
 log = logging.getLogger("p2prl")
 
-_TICK_S = 0.02
-#: Few: what waits in a socket cannot go to another shard, and is sent twice when the shard restarts.
-_PUSH_LIMITS = Limits(message_bytes=1_000, send_messages=4, receive_messages=1)
 _WEIGHTS_LIMITS = Limits(message_bytes=512_000_000, send_messages=1, receive_messages=3)
 _AWAY_SAY_S = 10.0
 _PAUSED_AFTER_S = 2.0
 #: On leaving: how long verdicts on the last bundles are waited for, if the host was heard just now.
 _LAST_RECEIPTS_S, _PRESENT_S = 1.0, 2.5
+#: Reasons of a run's end after which nobody waits for its last bundles.
+_FINISHED = ("return", "steps", "time")
 
 
 class Member:
@@ -52,33 +53,37 @@ class Member:
         self.config = config
         self.loop = loop
         self.reporter = reporter
-        self.boot_id = secrets.token_hex(8)
         self.welcome: m.Welcome | None = None
-        self.outbox = Outbox(1, 1)
-        self.bundles: dict[int, tuple[Frame, Frame]] = {}
-        self._tokens = itertools.count()
-        self._ticks: Timer | None = None
-        self._pushes: dict[int, tuple[int, Socket]] = {}
         self._subscription: tuple[int, Socket] | None = None
-        self.steps = self.episodes = 0
         self._rate = (loop.now(), 0)
         self.steps_per_s = 0.0
-        self._moved_at = loop.now()
+        #: When a player last moved; None before the first time.
+        self._moved_at: float | None = None
+        #: Of the last welcome that was reported.
+        self._joined_term: int | None = None
         self._said_away = -1e9
         self._began = loop.now()
-        self._grant: int | None = None
         self._seats: list[m.Seat] = []
         self._fatal: P2prlError | None = None
         self.left = Left("signal", "", m.Books())
+        self.lookout = Lookout(config)
         self.network = Network(loop, admits=lambda key: key in self.players.keys)
         self.players = Players(
             loop,
             self.network,
             self._player_config,
             self._on_bundle,
-            lambda: self.outbox.room,
+            lambda: self.outgoing.room,
             self._on_dropped,
             self._on_failure,
+            reporter.log,
+        )
+        self.outgoing = Outgoing(
+            config,
+            loop,
+            self.network,
+            lambda: self.players.sync.current,
+            self.players.give_credit,
             reporter.log,
         )
         self.control = ControlLine(
@@ -102,30 +107,28 @@ class Member:
             version=__version__,
             role="member",
             name=self.config.name,
-            boot_id=self.boot_id,
+            boot_id=self.outgoing.boot_id,
             players=self.config.players,
             weights_version=self.players.sync.version if run else -1,
             system=f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
             own=self.config.own,
             seats=self._seats,
             slots=self.config.envs,
+            continues=self.outgoing.continues,
         )
 
     def _on_control(self, message: m.Message, bulk: list[Frame]) -> None:
-        now = self.loop.now()
         if isinstance(message, m.Welcome):
             self._on_welcome(message, bulk)
         elif isinstance(message, m.Receipts):
-            if message.boot_id == self.boot_id:
-                self._grant = message.grant_ticks
-                self._apply(self.outbox.settled(message.shard, message.verdicts, message.grant_ticks, now))
+            self.outgoing.receipts(message)
         elif isinstance(message, m.HeartbeatAck):
-            self.players.sync.heard(message.weights_version, now)
-            self._granted(message.grant_ticks)
+            self.players.sync.heard(message.weights_version, self.loop.now())
+            self.outgoing.granted(message.grant_ticks)
         elif isinstance(message, m.Grant):
-            self._granted(message.grant_ticks)
+            self.outgoing.granted(message.grant_ticks)
         elif isinstance(message, m.ShardList):
-            self._on_shards(message.term, message.shards)
+            self.outgoing.shards(message.term, message.shards)
         elif isinstance(message, m.WeightsHeader):
             self._on_weights(message, bulk)
         elif isinstance(message, m.Stopping):
@@ -138,20 +141,24 @@ class Member:
             return
         self.welcome = welcome
         if known is None:
-            run = welcome.run
-            self.outbox = Outbox(run.window_bytes, run.window_bundles)
-            self._grant = welcome.grant_ticks
+            self.outgoing.begin(welcome.run)
+            self._rate = (self.loop.now(), self.outgoing.steps)
+            if self.outgoing.continues:
+                # The host must know whose books go on in ours before it sees any of them.
+                self.control.hello_again()
+                return
         for text in welcome.warnings:
             self.reporter.log("warning", "host", text)
         self._seats = welcome.seats
         self.players.sync.heard(welcome.weights_version, self.loop.now())
         self._subscribe(welcome.weights_port)
-        self._on_shards(welcome.term, welcome.shards)
-        self._granted(welcome.grant_ticks)
+        self.outgoing.shards(welcome.term, welcome.shards)
+        self.outgoing.granted(welcome.grant_ticks)
         self.players.seat(welcome.seats)
         if len(bulk) == 2:
             self._on_weights_frames(bulk)
-        if known is None or known.term != welcome.term:
+        if self._joined_term != welcome.term:
+            self._joined_term = welcome.term
             self.reporter.joined(self._joined(welcome))
 
     def _joined(self, welcome: m.Welcome) -> Joined:
@@ -169,16 +176,14 @@ class Member:
 
     def _forget_run(self) -> None:
         """The host began another run: what was played for the old one is of no use to it. Introduce ourselves anew."""
-        lost = self.outbox.pending
-        text = f"the host began another run; {lost} bundles of the old one were dropped"
-        self.reporter.log("warning", "member", text)
         self.players.stop()
+        kept, lost = self.outgoing.forget_run()
+        text = f"the host began another run; {lost} bundles of the old one were dropped"
+        if kept:
+            text += f", {kept} are kept in the spool in case that it comes back"
+        self.reporter.log("warning", "member", text)
         self.players.sync.reset()
-        self.bundles.clear()
-        self.outbox = Outbox(1, 1)
-        self.welcome = None
-        self.boot_id = secrets.token_hex(8)
-        self.steps = self.episodes = 0
+        self.welcome = self._joined_term = self._moved_at = None
         self._rate = (self.loop.now(), 0)
         self._seats = []
         self.control.hello_again()
@@ -235,85 +240,28 @@ class Member:
     # --- bundles
 
     def _on_bundle(self, bundle: m.PlayerBundle, header: Frame, payload: Frame) -> None:
-        self._count(bundle.steps, bundle.episodes)
+        self._moved_at = self.loop.now()
         if bundle.warning:
             self.control.send(m.Fault(kind="warning", text=bundle.warning))
-        token = next(self._tokens)
-        self.bundles[token] = (header, payload)
-        size = memoryview(header).nbytes + memoryview(payload).nbytes
-        self._apply(self.outbox.produced(token, size, bundle.ticks, self.loop.now()))
+        self.outgoing.took(bundle, header, payload)
 
     def _on_dropped(self, dropped: m.PlayerDropped) -> None:
-        self._count(dropped.steps, dropped.episodes)
-        self.outbox.dropped("window full", dropped.bundles)
-
-    def _count(self, steps: int, episodes: int) -> None:
-        self.steps += steps
-        self.episodes += episodes
         self._moved_at = self.loop.now()
-
-    def _on_shards(self, term: int, shards: list[m.ShardAddress]) -> None:
-        config = self.config
-        for shard in shards:
-            known = self._pushes.get(shard.index)
-            if known is not None and known[0] != shard.push_port:
-                known[1].close()
-                known = None
-            if known is None:
-                address = endpoint(config.host, shard.push_port)
-                socket = self.network.client("push", address, config.keys, config.server_key, _PUSH_LIMITS)
-                self._pushes[shard.index] = (shard.push_port, socket)
-        self._apply(self.outbox.shards_listed(term, shards, self.loop.now()))
-
-    def _granted(self, grant: int | None) -> None:
-        self._grant = grant
-        self._apply(self.outbox.granted(grant, self.loop.now()))
-
-    def _tick(self) -> None:
-        self._apply(self.outbox.ticked(self.loop.now()))
-        if not self.outbox.pending and self._ticks is not None:
-            self._ticks.cancel()
-            self._ticks = None
-
-    def _apply(self, effects: list[Effect]) -> None:
-        settled = False
-        blocked: set[int] = set()
-        for effect in effects:
-            if isinstance(effect, Send):
-                self._send(effect, blocked)
-            elif isinstance(effect, Forget):
-                settled = True
-                del self.bundles[effect.token]
-                if effect.status == "refused":
-                    self.reporter.log("warning", "host", f"refused a bundle: {effect.reason}")
-        if settled:
-            self.players.give_credit()
-        # Only while something waits for its verdict: a machine that is lent should not be woken for nothing.
-        if self.outbox.pending and self._ticks is None:
-            self._ticks = self.loop.every(_TICK_S, self._tick)
-
-    def _send(self, send: Send, blocked: set[int]) -> None:
-        assert self.welcome is not None
-        # In order per shard: once it takes nothing, what follows waits too.
-        if send.shard not in blocked:
-            header, payload = self.bundles[send.token]
-            delivery = m.Delivery(run_id=self.welcome.run.run_id, boot_id=self.boot_id, seq=send.seq)
-            if self._pushes[send.shard][1].send([frames.encode(delivery), header, payload]):
-                return
-            blocked.add(send.shard)
-        self.outbox.send_failed(send.shard, send.seq, self.loop.now())
+        self.outgoing.dropped(dropped)
 
     # --- time
 
     def _each_second(self) -> None:
         now = self.loop.now()
         then, steps = self._rate
-        rate = (self.steps - steps) / max(1e-6, now - then)
+        rate = (self.outgoing.steps - steps) / max(1e-6, now - then)
         self.steps_per_s = rate if self.steps_per_s == 0.0 else 0.5 * self.steps_per_s + 0.5 * rate
-        self._rate = (now, self.steps)
+        self._rate = (now, self.outgoing.steps)
+        self.outgoing.each_second(self.control.silent_s())
         self._tell_about_players()
         if self.welcome is not None and self.control.welcomed:
             self._heartbeat()
+            self.outgoing.noted()
             if self.players.sync.wants_pull(now):
                 self.control.send(m.WeightsAsk(have=self.players.sync.version))
         self._watch_host(now)
@@ -323,34 +271,37 @@ class Member:
         state, reason = self.state()
         self.control.send(
             m.Heartbeat(
-                boot_id=self.boot_id,
+                boot_id=self.outgoing.boot_id,
                 state="working" if state == "working" else "paused" if state == "paused" else "starting",
                 reason=reason,
-                steps=self.steps,
-                episodes=self.episodes,
+                steps=self.outgoing.steps,
+                episodes=self.outgoing.episodes,
                 steps_per_s=self.steps_per_s,
                 weights_version=self.players.version,
-                books=self.outbox.books(),
+                books=self.outgoing.books(),
                 players=self.players.reports(),
+                spooled=self.outgoing.spool.count,
             )
         )
 
     def state(self) -> tuple[str, str]:
         """This node's state and, if it is not working, why."""
-        reports = self.players.reports()
         if self.welcome is None:
             return "connecting", f"waiting for {self.config.host} port {self.config.base_port}"
-        if self.control.silent_s() > self.welcome.silent_after_s:
-            return "away", f"{self.welcome.host_name} was not heard for {self.control.silent_s():.0f} s"
-        idle = self.loop.now() - self._moved_at > _PAUSED_AFTER_S
-        if self.steps and not idle:
+        idle = self._moved_at is None or self.loop.now() - self._moved_at > _PAUSED_AFTER_S
+        waits = self.outgoing.waits_because if idle and self._moved_at is not None else ""
+        silent_s, spooled = self.control.silent_s(), self.outgoing.spool.count
+        if silent_s > self.welcome.silent_after_s:
+            text = f"{self.welcome.host_name} was not heard for {silent_s:.0f} s"
+            if waits and spooled:
+                return "paused", f"{waits}; {text}"
+            return "away", f"{text}; {spooled} bundles wait in the spool" if spooled else text
+        if not idle:
             return "working", ""
-        if self.steps and self._grant is not None and not self.outbox.room:
-            return "paused", "the trainer is behind: players wait for it"
-        if self.steps and not self.outbox.room:
-            return "paused", f"the window is full: {self.outbox.pending} bundles wait for a shard"
-        reasons = [report.reason for report in reports if report.reason]
-        return ("working" if self.steps else "starting"), reasons[0] if reasons else ""
+        if waits:
+            return "paused", waits
+        reasons = [report.reason for report in self.players.reports() if report.reason]
+        return ("starting" if self._moved_at is None else "working"), reasons[0] if reasons else ""
 
     def _status(self) -> MemberStatus:
         state, reason = self.state()
@@ -358,13 +309,15 @@ class Member:
             state=state,
             reason=reason,
             host_name=self.welcome.host_name if self.welcome else self.config.host,
-            steps=self.steps,
+            steps=self.outgoing.steps,
             steps_per_s=self.steps_per_s,
-            episodes=self.episodes,
+            episodes=self.outgoing.episodes,
             weights_version=self.players.version,
             current_version=self.players.sync.current,
-            books=self.outbox.books(),
+            books=self.outgoing.books(),
             players=tuple(self.players.reports()),
+            spooled=self.outgoing.spool.count,
+            spooled_bytes=self.outgoing.spool.size_bytes,
         )
 
     def _watch_host(self, now: float) -> None:
@@ -375,6 +328,11 @@ class Member:
             where = f"{self.config.host} port {self.config.base_port}"
             text = f"no answer from {where} for {silent_s:.0f} s; dialling again at least each 5 s"
             self.reporter.log("warning", "member", text)
+        found = self.lookout.look(silent_s, (self.config.host, self.config.base_port), now)
+        if isinstance(found, P2prlError):
+            self._fail(found)
+        elif found is not None:
+            self._redial(found)
         wait_s = self.config.wait_s
         if self.welcome is None and wait_s is not None and now - self._began > wait_s:
             where = f"{self.config.host} port {self.config.base_port}"
@@ -383,6 +341,21 @@ class Member:
                     f"{where} was reached for enrolling, but did not welcome this node in {wait_s:g} s"
                 )
             )
+
+    def _redial(self, found: Located) -> None:
+        """The host is back, perhaps somewhere else: all connections are made anew, and it says the rest."""
+        config = self.config
+        if (found.address, found.base_port) != (config.host, config.base_port):
+            self._joined_term = None
+            text = f"found {config.host} port {config.base_port} at {found.address} port {found.base_port}"
+            self.reporter.log("info", "member", f"{text}: dialling there")
+        self.config = msgspec.structs.replace(config, host=found.address, base_port=found.base_port)
+        self.control.redial(endpoint(found.address, found.base_port))
+        self.outgoing.pushes.redial(found.address)
+        if self._subscription is not None:
+            self.loop.forget(self._subscription[1])
+            self._subscription[1].close()
+            self._subscription = None
 
     def _tell_about_players(self) -> None:
         """Differences between this machine's code and the host's, once each."""
@@ -421,7 +394,7 @@ class Member:
             self._finish("error", str(error), error.exit_code)
 
     def _finish(self, reason: str, text: str, code: int = 0) -> None:
-        self.left = Left(reason, text, self.outbox.books())
+        self.left = Left(reason, text, self.outgoing.books())
         self.loop.stop(code)
 
     def run(self) -> int:
@@ -439,17 +412,30 @@ class Member:
         return code
 
     def close(self) -> None:
-        """End the players, say goodbye, close the sockets."""
+        """End the players, keep what has no receipt, say goodbye, close the sockets."""
         self.players.stop()
+        self.outgoing.close()
         if self.left.reason == "signal" and self.control.welcomed and self.control.silent_s() < _PRESENT_S:
             # What is under way will be stored, and should be counted so; after a run's end no shard would answer.
-            self.loop.run_on(lambda: self.outbox.in_flight == 0, _LAST_RECEIPTS_S)
-        books = self.outbox.books()
+            self.loop.run_on(lambda: self.outgoing.outbox.in_flight == 0, _LAST_RECEIPTS_S)
+        self._keep()
+        books = self.outgoing.books()
         self.left = Left(self.left.reason, self.left.text, books)
         if self.control.welcomed:
+            self._heartbeat()  # which says how many bundles are on this disk, and not lost
             self.control.send(m.Goodbye(reason=self.left.text or "left", books=books))
         self.players.close()
+        self.lookout.close()
         self.network.close()
+
+    def _keep(self) -> None:
+        outgoing = self.outgoing
+        if not outgoing.spool.active and self.left.text in _FINISHED:
+            return
+        kept, _ = outgoing.keep()
+        if kept:
+            text = f"{kept} bundles are kept in the spool; they go to the host with the next `p2prl join`"
+            self.reporter.log("warning", "member", text)
 
 
 class _ParentReporter:

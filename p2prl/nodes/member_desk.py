@@ -151,7 +151,7 @@ class MemberDesk:
             self._went(key)
 
     def receipts(self, receipts: m.ShardReceipts, now: float) -> Peer | None:
-        """A shard's verdicts, of this boot or of one whose spool it found; the peer that waits for them, if it is here."""
+        """A shard's verdicts, on bundles of this boot or of one before; the peer that waits for them, if it is here."""
         stored = sum(verdict.status == "stored" for verdict in receipts.verdicts)
         ledger = self.saved.ledgers.get(receipts.node)
         if ledger is not None:

@@ -14,7 +14,8 @@ import psutil
 from p2prl.core import messages as m
 from p2prl.errors import MissingPackage, P2prlError, RemoteProtocolError, UsageError
 from p2prl.learn.contracts import Actor, Agent
-from p2prl.learn.rollout import Bundle, EnvironmentFailed, Rollout
+from p2prl.learn.environments import EnvironmentFailed
+from p2prl.learn.rollout import Bundle, Rollout
 from p2prl.learn.spaces import env_spec, session_schema
 from p2prl.net.loop import Loop
 from p2prl.net.sockets import Limits, Network
@@ -174,6 +175,8 @@ class Player:
             episodes=len(bundle.episodes),
             version=self.version,
             warning=warning if warning != self._warned else "",
+            failures=self.rollout.failures,
+            failure=self.rollout.failure[:500],
         )
         self._warned = warning
         self.backlog.append((message, frames.encode(header), payload))

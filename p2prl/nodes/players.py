@@ -26,8 +26,12 @@ log = logging.getLogger("p2prl")
 _LIMITS = Limits(message_bytes=-1, send_messages=10, receive_messages=100)
 _CREDIT = 2
 _BACKOFF_S, _BACKOFF_MAX_S = 0.5, 30.0
-#: A player that played for this long before it failed starts again at once.
+#: A player that lived this long is forgiven its earlier failures.
 _SOUND_S = 60.0
+#: So many failures in a row are worth a word of their own.
+_LOOP = 3
+#: Failures of environments are told the first, tenth, ... time: they may come each second.
+_TOLD = frozenset(10**power for power in range(10))
 #: Longest path of a Unix socket that all platforms take.
 _MAX_IPC_PATH = 100
 
@@ -48,7 +52,16 @@ class _Slot:
     serial: int = 0
     owes_credit: bool = False
     reason: str = "starting"
+    #: How often its player ended by itself since it last was sound.
+    deaths: int = 0
+    #: When this player's first bundle came; None before.
+    played_from: float | None = None
+    #: Failures of environments: of all players that sat here, and of this one.
     failures: int = 0
+    own_failures: int = 0
+    #: The player's own word on why it ends, and the last line that it or its environment printed.
+    failed: str = ""
+    printed: str = ""
 
 
 class Players:
@@ -58,7 +71,7 @@ class Players:
         took: gets each bundle: the PlayerBundle, the header frame and the payload.
         room: says whether the window takes more; without, players get no credit.
         dropped: gets what a player dropped because the window was full.
-        failed: gets each failure that a player reports before it ends.
+        failed: gets each failure that a player reports, or that it died of.
         say: gets (level, source, text) for people.
     """
 
@@ -113,6 +126,7 @@ class Players:
                 weights_version=slot.version,
                 restarts=max(0, slot.starts - 1),
                 reason=slot.reason,
+                failures=slot.failures,
             )
             for slot in self._slots.values()
         ]
@@ -175,7 +189,10 @@ class Players:
         slot.child = Child("player", config, env=ONE_THREAD)
         slot.ready, slot.route, slot.serial, slot.owes_credit = False, b"", 0, False
         slot.version = -1
-        slot.reason = "starting"
+        slot.own_failures, slot.played_from = 0, None
+        slot.failed = slot.printed = ""
+        if slot.deaths < _LOOP:  # else it is more telling why the last one ended
+            slot.reason = "starting"
         slot.starts += 1
         slot.started_at = self._loop.now()
 
@@ -213,7 +230,9 @@ class Players:
         return None
 
     def _hello(self, index: int, slot: _Slot, hello: m.PlayerHello, route: bytes) -> None:
-        slot.route, slot.ready, slot.reason = route, True, "waiting for the first weights"
+        slot.route, slot.ready = route, True
+        if slot.deaths < _LOOP:
+            slot.reason = "waiting for the first weights"
         self.sync.player_left(index)
         self.sync.player_joined(index)
         self.hellos = [*self.hellos[-50:], hello]
@@ -221,6 +240,9 @@ class Players:
     def _bundle(self, index: int, slot: _Slot, bundle: m.PlayerBundle, parts: list[Frame]) -> None:
         slot.serial, slot.version, slot.reason = bundle.serial, bundle.version, ""
         slot.steps += bundle.steps
+        if slot.played_from is None:
+            slot.played_from = self._loop.now()
+        self._environments_failed(slot, bundle)
         self.sync.player_has(index, bundle.version)
         if bundle.warning:
             self._say("warning", f"player {slot.seat.rank}", bundle.warning)
@@ -228,9 +250,22 @@ class Players:
         self._took(bundle, parts[1], parts[2])
         self.give_credit()
 
+    def _environments_failed(self, slot: _Slot, bundle: m.PlayerBundle) -> None:
+        """Count what this player's environments raised while it played on."""
+        for _ in range(bundle.failures - slot.own_failures):
+            slot.failures += 1
+            if slot.failures in _TOLD:
+                times = f" ({slot.failures} times so far)" if slot.failures > 1 else ""
+                self._say("warning", f"player {slot.seat.rank}", bundle.failure + times)
+                self._failed(
+                    m.PlayerFailed(rank=slot.seat.rank, kind="environment", text=bundle.failure + times)
+                )
+        slot.own_failures = bundle.failures
+
     def _failure(self, slot: _Slot, failure: m.PlayerFailed) -> None:
-        slot.reason = failure.text
-        slot.failures += 1
+        slot.reason = slot.failed = failure.text
+        if failure.kind == "environment":
+            slot.failures += 1
         if failure.kind in ("environment", "player"):
             self._say("warning", f"player {slot.seat.rank}", failure.text)
         self._failed(failure)
@@ -250,33 +285,50 @@ class Players:
                 if now >= slot.due:
                     self._start(slot)
                 continue
-            if self._drain(slot, index):
-                self._plan_restart(slot, now)
+            exited = self._drain(slot, index)
+            if exited is not None:
+                self._plan_restart(slot, exited, now)
 
-    def _drain(self, slot: _Slot, index: int) -> bool:
-        """Pass on what the child said; True if it has ended."""
-        ended = False
+    def _drain(self, slot: _Slot, index: int) -> Exited | None:
+        """Pass on what the child said; how it ended, if it has."""
+        ended = None
         for news in slot.child.news() if slot.child is not None else ():
             source = f"player {slot.seat.rank}"
             if isinstance(news, LogLine):
+                slot.printed = news.text
                 self._say(news.level.lower(), source, news.text)
             elif isinstance(news, ChildEvent):
                 slot.reason = news.text or slot.reason
             elif isinstance(news, Exited):
-                ended = True
+                ended = news
                 self.sync.player_left(index)
-                if news.code != 0 and not self._loop.stopping():
-                    if not slot.reason:
-                        slot.reason = f"the player died ({news})"
-                    self._say("warning", source, f"ended ({news}); it will be started again")
         return ended
 
-    def _plan_restart(self, slot: _Slot, now: float) -> None:
+    def _plan_restart(self, slot: _Slot, exited: Exited, now: float) -> None:
         assert slot.child is not None
         slot.child.wait(0.0)
         slot.child = None
         slot.ready, slot.route = False, b""
         if now - slot.started_at >= _SOUND_S:
-            slot.failures = 0
-        slot.due = now + min(_BACKOFF_S * 2 ** min(slot.failures, 10), _BACKOFF_MAX_S)
-        slot.failures += 1
+            slot.deaths = 0
+        slot.deaths += 1
+        delay_s = min(_BACKOFF_S * 2 ** min(slot.deaths - 1, 10), _BACKOFF_MAX_S)
+        if slot.played_from is not None:  # half of the time for play is better than a tenth
+            delay_s = min(delay_s, max(_BACKOFF_S, now - slot.played_from))
+        slot.due = now + delay_s
+        if exited.code != 0 and not self._loop.stopping():
+            self._mourn(slot, exited, delay_s)
+
+    def _mourn(self, slot: _Slot, exited: Exited, delay_s: float) -> None:
+        """Say that a player ended by itself, and why; the host is told what the player did not tell it."""
+        rank = slot.seat.rank
+        why = slot.failed
+        if not why:
+            why = f"the player died ({exited})" + (f"; its last line: {slot.printed}" if slot.printed else "")
+            self._failed(m.PlayerFailed(rank=rank, kind="player", text=why))
+        slot.reason = why
+        text = f"ended ({exited}); it will be started again in {delay_s:.1f} s"
+        if slot.deaths >= _LOOP:
+            text += f": it ended {slot.deaths} times in a row"
+            slot.reason = f"ended {slot.deaths} times in a row: {why}"
+        self._say("warning", f"player {rank}", text)

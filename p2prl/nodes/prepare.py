@@ -16,7 +16,7 @@ from p2prl.core.schema import SessionSchema, check_schema
 from p2prl.core.spaces import EnvSpec
 from p2prl.errors import LimitsForbid, P2prlError, UsageError
 from p2prl.learn.contracts import Agent, ReplaySpec
-from p2prl.learn.rollout import EnvironmentFailed
+from p2prl.learn.environments import EnvironmentFailed
 from p2prl.learn.spaces import env_spec, session_schema
 from p2prl.nodes.files import write_atomically
 from p2prl.registry import (
@@ -113,8 +113,9 @@ def _public_name(agent: str) -> str:
 
 def effective_replay(agent: Agent, overrides: ReplayConfig) -> ReplaySpec:
     """What the agent asks for, with the experiment's `[replay]` over it. Raises UsageError for what cannot be."""
-    given = {name: value for name, value in msgspec.structs.asdict(overrides).items() if value is not None}
-    spec = msgspec.structs.replace(agent.replay(), **given)
+    own = agent.replay()
+    given = {name: getattr(overrides, name, None) for name in own.__struct_fields__}
+    spec = msgspec.structs.replace(own, **{name: value for name, value in given.items() if value is not None})
     if min(spec.ticks, spec.batch, spec.capacity_bytes) < 1:
         raise UsageError("replay.ticks, replay.batch and replay.capacity_bytes must be at least 1")
     if spec.window > spec.ticks:

@@ -1,4 +1,9 @@
-"""A shard's process: takes bundles, checks and stores them, answers for each, and gives samples to the trainer."""
+"""A shard's process: takes bundles, checks and stores them, answers for each, and gives samples to the trainer.
+
+One node must not keep the others from being heard, whatever it sends. What costs something (decoding, the log, a
+verdict) is within its quota, however many connections it makes; what is beyond it costs a look at its size and its
+sender, and ZeroMQ takes turns between connections.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +11,20 @@ import logging
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
 from p2prl import __version__
 from p2prl.core import messages as m
+from p2prl.core.guestlist import GuestList
+from p2prl.core.quota import Quotas
+from p2prl.core.schema import SessionSchema
 from p2prl.errors import P2prlError, RemoteProtocolError
+from p2prl.net.keys import fingerprint
 from p2prl.net.loop import Loop
-from p2prl.net.sockets import Frame, Limits, Network, Received
+from p2prl.net.sockets import Frame, Limits, Network, Received, Socket
+from p2prl.net.zap import Admits, Rejected
 from p2prl.nodes.control import ControlLine
 from p2prl.nodes.process import emit, run_child
 from p2prl.nodes.wiring import ShardConfig, push_port, sample_port
@@ -21,12 +32,19 @@ from p2prl.replay.log import LogError
 from p2prl.replay.params import ReplayParams
 from p2prl.replay.shard import ShardStore
 from p2prl.wire import frames
-from p2prl.wire.bundle import MAX_PAYLOAD_BYTES
+from p2prl.wire.bundle import MAX_PAYLOAD_BYTES, MAX_SLOTS
 
 log = logging.getLogger("p2prl")
 
-#: Bundles taken before receipts go out and samples are looked after.
-_PER_TURN = 100
+#: Bundles taken before receipts go out and samples are looked after; and no more once this many seconds passed.
+_PER_TURN, _TURN_S = 100, 0.2
+#: What ZeroMQ may hold of one connection, about.
+_QUEUE_BYTES = 16_000_000
+_SAMPLE_LIMITS = Limits(message_bytes=2_000, send_messages=100, receive_messages=100)
+#: How often a node over its quota is told `busy`, per second and for each bundle of its window: an honest one, always.
+_ANSWERS = 2.0
+#: Nodes that are named as held back; the lines are for people.
+_MAX_NAMED = 5
 _REPORT_S = 0.5
 _FSYNC_CHECK_S = 0.25
 #: Of one ShardReceipts. An episode takes at most 28 bytes: half of what a message on control may have.
@@ -53,30 +71,36 @@ class Shard:
         self.ready = False
         self.refused_frames: dict[str, int] = {}
         folder = Path(config.folder) / f"shard-{config.index}"
+        run = config.run
         params = ReplayParams(
             kind=config.kind,
             capacity_bytes=config.capacity_bytes,
-            max_lag=config.run.max_lag,
+            max_lag=run.max_lag,
             window=config.window,
             fsync_interval_s=config.fsync_interval_s,
+            reward_range=run.env.reward_range,
+            max_episode_steps=run.env.max_episode_steps,
         )
-        self.store = ShardStore.open(folder, config.run.schema, params, seed=config.run.seed + config.index)
+        self.store = ShardStore.open(folder, run.schema, params, seed=run.seed + config.index)
+        self.guests = GuestList()
+        self.quotas = Quotas(
+            config.node_bytes_per_s, config.node_bundles_per_s, _ANSWERS * run.window_bundles
+        )
+        #: Nodes that are over their quota, as far as they are named.
+        self.held_back: set[str] = set()
         self._listen()
 
     def _listen(self) -> None:
         config, index = self.config, self.config.index
-        self.network = Network(self.loop)
+        self.network = Network(self.loop, rejected=self._rejected)
         push, sample = push_port(config.base_port, index), sample_port(config.base_port, index)
-        pull_limits = Limits(message_bytes=MAX_PAYLOAD_BYTES, receive_messages=_PER_TURN)
-        self.pull = self.network.server(
-            "pull", [f"tcp://{host}:{push}" for host in config.bind], config.server_keys, pull_limits
-        )
-        self.samples = self.network.server(
-            "router",
-            [f"tcp://{host}:{sample}" for host in config.bind],
-            config.server_keys,
-            Limits(message_bytes=2_000, send_messages=100, receive_messages=100),
-        )
+
+        def server(kind: Literal["pull", "router"], port: int, limits: Limits, admits: Admits) -> Socket:
+            places = [f"tcp://{host}:{port}" for host in config.bind]
+            return self.network.server(kind, places, config.server_keys, limits, admits, kind)
+
+        self.pull = server("pull", push, pull_limits(config.run.schema), self.guests.admits)
+        self.samples = server("router", sample, _SAMPLE_LIMITS, lambda key: key == config.staff.trainer)
         self.address = m.ShardAddress(index=index, push_port=push, sample_port=sample, boot_id=self.boot_id)
         self.control = ControlLine(
             self.loop,
@@ -88,7 +112,6 @@ class Shard:
             self._on_control,
             self._on_refusal,
         )
-        self.loop.on_readable(self.samples, self._on_samples)
         self.loop.every(_REPORT_S, self._report)
         self.loop.every(_FSYNC_CHECK_S, self._sync)
 
@@ -111,13 +134,35 @@ class Shard:
     def _on_control(self, message: m.Message, bulk: list[Frame]) -> None:
         if isinstance(message, m.Welcome):
             self.current = max(self.current, message.weights_version)
-            if not self.ready:
-                # Not before: without the current version every bundle would seem to come from the future.
-                self.ready = True
-                self.loop.on_readable(self.pull, self._on_bundles)
             self._report()
+        elif isinstance(message, m.Access):
+            self._on_access(message)
         elif isinstance(message, m.Current):
             self.current = max(self.current, message.weights_version)
+
+    def _on_access(self, access: m.Access) -> None:
+        """Who may give, and whose sessions are sampled."""
+        cut = self.guests.told(access)
+        self.store.quarantine(self.guests.quarantined)
+        self.network.reconsider()
+        if cut:
+            # What others had under way is lost with it, and comes again when no verdict comes.
+            self.network.reopen(self.pull)
+        if not self.ready:
+            # Not before the Welcome: without the current version every bundle would seem to come from the future. And
+            # not before this: of whom it is to be taken, and what of it may be sampled, was not known.
+            self.ready = True
+            self.loop.on_readable(self.pull, self._on_bundles)
+            self.loop.on_readable(self.samples, self._on_samples)
+
+    def _rejected(self, peer: Rejected) -> None:
+        """A connection that did not come about."""
+        permitted = peer.server != "router" or peer.reason != "not_admitted"
+        self._refuse(peer.key, peer.reason if permitted else "not_permitted")
+
+    def _refuse(self, key: str, reason: str) -> None:
+        """Strangers have no rows of their own, or they would take those of nodes."""
+        self.store.refuse(key if self.guests.names(key) or self.guests.may_give(key) else "", reason)
 
     def _on_refusal(self, refusal: m.Refusal) -> None:
         raise P2prlError(f"the broker refused its own shard: {refusal.text}")
@@ -126,11 +171,23 @@ class Shard:
 
     def _on_bundles(self) -> None:
         batches: dict[tuple[str, str], _Batch] = {}
+        began = self.loop.now()
         for _ in range(_PER_TURN):
             received = self.pull.receive()
             if received is None:
                 break
-            self._take(received, batches)
+            now = self.loop.now()
+            self._take(received, batches, now)
+            if now - began > _TURN_S:
+                break
+        try:
+            self.store.flush()
+        except LogError as error:
+            log.error("%s", error)  # no verdict now: the bundles come again, and are duplicates then
+            return
+        self._say(batches)
+
+    def _say(self, batches: dict[tuple[str, str], _Batch]) -> None:
         for (node, boot_id), batch in batches.items():
             receipts = m.ShardReceipts(
                 shard=self.config.index,
@@ -144,27 +201,49 @@ class Shard:
             for part in cut_receipts(receipts):
                 self.control.send(part)
 
-    def _take(self, received: Received, batches: dict[tuple[str, str], _Batch]) -> None:
+    def _take(self, received: Received, batches: dict[tuple[str, str], _Batch], now: float) -> None:
+        node = received.user
+        if not self.guests.may_give(node):
+            self._refuse(node, "not_admitted")
+            return
+        word = self.quotas.judge(node, sum(len(frame) for frame in received.frames), now)
+        if word == "drop":
+            self.store.refuse(node, "over_quota")
+            return
         try:
             if len(received.frames) != 3:
                 raise RemoteProtocolError("malformed")
             delivery = frames.decode_to_shard(received.frames[0])
         except RemoteProtocolError as error:
             # Without a delivery there is no sequence number to answer for.
-            self.store.refuse(received.user, error.reason)
+            self.store.refuse(node, error.reason)
+            return
+        batch = batches.setdefault((node, delivery.boot_id), _Batch())
+        if word == "busy":
+            self._hold_back(node)
+            batch.verdicts.append(m.Verdict(seq=delivery.seq, status="busy", reason="over_quota"))
             return
         accepted = self.store.accept(
-            received.user,
+            node,
             delivery,
             received.frames[1],
             received.frames[2],
             self.current,
             self.config.run.run_id,
-            self.loop.now(),
+            now,
         )
-        batch = batches.setdefault((received.user, delivery.boot_id), _Batch())
         batch.verdicts.append(accepted.verdict)
         batch.episodes.extend(accepted.episodes)
+
+    def _hold_back(self, node: str) -> None:
+        """Tell the owner once: it need not be meant ill."""
+        if node in self.held_back or len(self.held_back) >= _MAX_NAMED:
+            return
+        self.held_back.add(node)
+        self.store.warn(
+            f"node {fingerprint(node)} gives more than limits.node_bytes_per_s or limits.node_bundles_per_s "
+            "allows, and is held back; nothing of it is lost"
+        )
 
     # --- samples
 
@@ -180,7 +259,7 @@ class Shard:
                 if not isinstance(ask, m.SampleAsk) or not 0 <= ask.count <= m.MAX_SAMPLE_COUNT:
                     raise RemoteProtocolError("malformed")
             except RemoteProtocolError as error:
-                self.store.refuse(received.user, error.reason)
+                self._refuse(received.user, error.reason)
                 continue
             self._answer(received.peer, ask)
 
@@ -227,6 +306,15 @@ class Shard:
                 warnings=list(store.warnings),
             )
         )
+
+
+def pull_limits(schema: SessionSchema) -> Limits:
+    """No larger messages than a bundle of this run can be, and few large ones at a time."""
+    largest = min(MAX_PAYLOAD_BYTES, schema.session_bytes() * MAX_SLOTS)
+    # Somewhat more: what is only a little too large is refused by name, and does not cost the connection.
+    message_bytes = max(largest, frames.MAX_BUNDLE_HEADER_BYTES) + 64 * 1024
+    queue = max(4, min(_PER_TURN, _QUEUE_BYTES // message_bytes))
+    return Limits(message_bytes=message_bytes, receive_messages=queue)
 
 
 def cut_receipts(receipts: m.ShardReceipts) -> Iterator[m.ShardReceipts]:

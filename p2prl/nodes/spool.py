@@ -69,6 +69,7 @@ class Spool:
         self._segments = Segments(self._folder, rules.segment_bytes)
         self._queue = Queue(self._segments, self._lost)
         self._books = SnapshotFile(self._folder / "books")
+        self._noted: Snapshot | None = None
         self._next_id = self._settlements = 0
         #: Bundles without a verdict, by segment; segments without any.
         self._live: Counter[int] = Counter()
@@ -114,10 +115,13 @@ class Spool:
         snapshot = Snapshot(
             *self._ids, now.name, now.books, now.steps, now.episodes, self._next_id, self._settlements
         )
+        if snapshot == self._noted:
+            return True
         try:
             self._books.write(snapshot)
         except OSError as error:
             return self._failed(error)
+        self._noted = snapshot
         return True
 
     def tidy(self) -> None:
@@ -150,6 +154,7 @@ class Spool:
             self._failed(error)
             return
         self.active = self.full = False
+        self._noted = None
         self._said.clear()
 
     def close(self) -> None:

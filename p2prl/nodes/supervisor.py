@@ -18,6 +18,10 @@ _BACKOFF_S, _BACKOFF_MAX_S = 0.1, 10.0
 _SOUND_S = 30.0
 #: A process that never became ready is given up after so many starts.
 _MAX_STILLBIRTHS = 3
+#: A start that takes this long is said, and again each time that it has taken twice as long.
+_SLOW_S = 10.0
+#: Longer than any sound start: even a large log is read, and a large network made, by then.
+_STARTING_S = 600.0
 #: What says that a process came up: a member has no ready of its own, it is welcomed.
 _UP = ("ready", "joined")
 
@@ -37,6 +41,7 @@ class Charge:
     Attributes:
         name: for people.
         make_config: called at each start.
+        slow_from_s: a start that takes this long is said.
         up: this incarnation came up.
         was_ready: it was ready at least once, in any incarnation.
         last_words: why it is dying, by its own word or by ours.
@@ -51,6 +56,7 @@ class Charge:
     started_at: float = 0.0
     due: float = 0.0
     failures: int = 0
+    slow_from_s: float = _SLOW_S
     up: bool = False
     was_ready: bool = False
     last_words: str = ""
@@ -69,6 +75,7 @@ class Supervisor:
         port_taken: called with the cause when a process died because somebody else listens on its port; True if
             that is dealt with, and it is not to be started again on the same one.
         asked_to_end: True once a signal came: what it took of our processes is not started again.
+        starting_s: a process that has not come up by then hangs, and is ended by force.
     """
 
     def __init__(
@@ -79,11 +86,13 @@ class Supervisor:
         given_up: Callable[[GivenUp], None],
         port_taken: Callable[[str], bool],
         asked_to_end: Callable[[], bool],
+        starting_s: float = _STARTING_S,
     ) -> None:
         self._loop = loop
         self._say, self._ready, self._given_up, self._port_taken = say, ready, given_up, port_taken
         self.charges: dict[str, Charge] = {}
         self._asked_to_end = asked_to_end
+        self._starting_s = starting_s
         self._ending = False
         loop.every(_WATCH_S, self.watch)
 
@@ -156,6 +165,16 @@ class Supervisor:
                 continue
             for news in charge.child.news():
                 self._take(charge, news)
+            if charge.child is not None and not charge.up and not self._ending:
+                self._watch_start(charge)
+
+    def _watch_start(self, charge: Charge) -> None:
+        took_s = self._loop.now() - charge.started_at
+        if took_s >= self._starting_s:
+            self.restart(charge.name, f"it did not come up in {took_s:.0f} s, so it was killed")
+        elif took_s >= charge.slow_from_s:
+            charge.slow_from_s *= 2
+            self._say("warning", charge.name, f"is still starting after {took_s:.0f} s")
 
     def _alive(self, names: list[str]) -> list[Charge]:
         charges = [charge for name in names if (charge := self.charges.get(name)) is not None]
@@ -164,6 +183,7 @@ class Supervisor:
     def _spawn(self, charge: Charge) -> None:
         charge.starts += 1
         charge.started_at = self._loop.now()
+        charge.slow_from_s = _SLOW_S
         charge.up = False
         charge.child = Child(charge.role, charge.make_config(), charge.env)
 

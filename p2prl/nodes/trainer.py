@@ -106,6 +106,7 @@ class Trainer:
         last = checkpoint.load_last(self.folder)
         if last is not None:
             _check_fits(last, self.learner)
+            checkpoint.set_aside(self.folder, last)
             self.learner.load(last.learner)
             self.version, self.updates = last.meta.version, last.meta.updates
             self._sampled_before = last.meta.sampled

@@ -64,7 +64,12 @@ class BrokerConfig(msgspec.Struct, frozen=True):
 
 
 class ShardConfig(msgspec.Struct, frozen=True):
-    """One shard's."""
+    """One shard's.
+
+    Attributes:
+        fsync_interval_s: the most seconds of acknowledged sessions that a power cut may take.
+        node_bytes_per_s, node_bundles_per_s: what this shard takes of one node; 0 for no limit.
+    """
 
     run: RunSpec
     index: int
@@ -79,6 +84,8 @@ class ShardConfig(msgspec.Struct, frozen=True):
     capacity_bytes: int
     window: int
     fsync_interval_s: float = 1.0
+    node_bytes_per_s: float = 0.0
+    node_bundles_per_s: float = 0.0
 
 
 class MemberConfig(msgspec.Struct, frozen=True):
@@ -88,6 +95,7 @@ class MemberConfig(msgspec.Struct, frozen=True):
         agent: this machine's own name for the host's agent; empty to use the host's.
         envs: slots per player; 0 for the experiment's.
         own: True for the member that a host starts for its own players.
+        interfaces: names of those to look for a lost host on; empty for the chosen ones.
         spool_bytes: of disk that sessions may take while the host is away; 0 for none.
         spool_folder: where they are kept; empty for nowhere.
         keep_free_bytes: of the disk that are left to everybody else.
@@ -103,6 +111,7 @@ class MemberConfig(msgspec.Struct, frozen=True):
     agent: str = ""
     own: bool = False
     wait_s: float | None = None
+    interfaces: list[str] = []
     spool_bytes: int = 0
     spool_folder: str = ""
     keep_free_bytes: int = 1_000_000_000

@@ -16,8 +16,10 @@ class ReplayParams(msgspec.Struct, frozen=True):
             always fits.
         max_lag: sessions older than this many weights versions are stale; 0 for no limit.
         window: ticks per sample that `mass` is counted for; 0 for whole sessions.
-        fsync_interval_s: the most seconds of acknowledged sessions that a power cut may take; a kill, none.
+        fsync_interval_s: the most seconds of acknowledged sessions that a power cut may take; a kill, none. With 0
+            a power cut takes none either, as long as `flush` is called before verdicts are passed on.
         segment_bytes: the log begins a new file after this many bytes.
+        reward_range, max_episode_steps: what the environment declares (core/spaces.py); None for nothing.
     """
 
     kind: Literal["queue", "uniform"] = "uniform"
@@ -26,3 +28,5 @@ class ReplayParams(msgspec.Struct, frozen=True):
     window: int = 1
     fsync_interval_s: float = 1.0
     segment_bytes: int = 8 * 1024 * 1024
+    reward_range: tuple[float, float] | None = None
+    max_episode_steps: int | None = None

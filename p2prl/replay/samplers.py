@@ -27,7 +27,13 @@ def start_counts(flags: Array | None, block: slice, ticks: int, window: int) -> 
 
 
 def uniform_starts(
-    rng: np.random.Generator, flags: Array | None, held: int, ticks: int, window: int, count: int
+    rng: np.random.Generator,
+    flags: Array | None,
+    held: int,
+    ticks: int,
+    window: int,
+    count: int,
+    allowed: Array | None = None,
 ) -> tuple[Array, Array]:
     """`count` places (session, offset) with replacement, each valid one equally likely; or none at all.
 
@@ -37,28 +43,33 @@ def uniform_starts(
     Args:
         flags: uint8 `[capacity, ticks]`, or None if no tick is ever RESET.
         held: sessions to draw from, the first ones.
+        allowed: int64, those of them that may be drawn; None for all.
     """
     places = ticks - window + 1
+    if allowed is not None:
+        held = len(allowed)
     if held == 0 or places <= 0:
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    place = rng.integers(held * places, size=count)
-    session, offset = np.divmod(place, places)
+
+    def draw(size: int) -> tuple[Array, Array]:
+        drawn, offset = np.divmod(rng.integers(held * places, size=size), places)
+        return drawn if allowed is None else allowed[drawn], offset
+
+    session, offset = draw(count)
     if flags is None:
         return session, offset
     rejected = np.flatnonzero(flags[session, offset] & RESET)
     for _ in range(_ROUNDS):
         if not rejected.size:
             return session, offset
-        session[rejected], offset[rejected] = np.divmod(
-            rng.integers(held * places, size=rejected.size), places
-        )
+        session[rejected], offset[rejected] = draw(rejected.size)
         rejected = rejected[flags[session[rejected], offset[rejected]] & RESET != 0]
     if not rejected.size:
         return session, offset
-    valid = np.flatnonzero(flags[:held, :places] & RESET == 0)
+    rows = flags[:held] if allowed is None else flags[allowed]
+    valid = np.flatnonzero(rows[:, :places] & RESET == 0)
     if not valid.size:
         return valid, valid
-    session[rejected], offset[rejected] = np.divmod(
-        valid[rng.integers(valid.size, size=rejected.size)], places
-    )
+    drawn, offset[rejected] = np.divmod(valid[rng.integers(valid.size, size=rejected.size)], places)
+    session[rejected] = drawn if allowed is None else allowed[drawn]
     return session, offset

@@ -7,7 +7,7 @@ acknowledged.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,8 +18,10 @@ from p2prl.core.dedup import MAX_SEQ, Dedup
 from p2prl.core.messages import BundleHeader, Delivery, Verdict
 from p2prl.core.schema import SessionSchema, check_schema
 from p2prl.errors import LocalProtocolError, RemoteProtocolError
+from p2prl.replay.counters import Counters
 from p2prl.replay.log import SNAPSHOT, LogError, SegmentLog
 from p2prl.replay.params import ReplayParams
+from p2prl.replay.queue import QueueStore
 from p2prl.replay.records import (
     BUNDLE,
     CONSUMED,
@@ -30,7 +32,7 @@ from p2prl.replay.records import (
     decode_snapshot,
     encode_record,
 )
-from p2prl.replay.storage import QueueStore, RingStore, Sample, Store, check_ask, ring_capacity
+from p2prl.replay.storage import RingStore, Sample, Store, check_ask, ring_capacity
 from p2prl.replay.validate import check_bundle
 from p2prl.wire.blocks import Array, Buffer
 from p2prl.wire.bundle import check_header, decode_bundle
@@ -38,8 +40,6 @@ from p2prl.wire.frames import Frame, decode_bundle_header
 
 #: A bundle that is this many versions ahead may only be earlier than the broker's word: it is to come again.
 SOON_VERSIONS = 16
-#: Nodes whose refusals are counted apart; those of any others are counted under "".
-MAX_NODES = 256
 _MAX_BOOT_ID_CHARS = 64
 _MAX_WARNINGS = 20
 
@@ -60,26 +60,6 @@ class Accepted:
     episodes: list[tuple[float, int, float]] = field(default_factory=list)
     lag: int = 0
     text: str = ""
-
-
-@dataclass
-class Counters:
-    """Bundles by what became of them, and evicted sessions, since this process opened the shard."""
-
-    stored: int = 0
-    duplicate: int = 0
-    stale: int = 0
-    evicted: int = 0
-    refused: Counter[str] = field(default_factory=Counter)
-    #: Never more than MAX_NODES keys, and "" for all others.
-    refused_by_node: dict[str, Counter[str]] = field(default_factory=dict)
-
-    def refuse(self, node: str, reason: str) -> None:
-        """One more of `node`."""
-        self.refused[reason] += 1
-        if node not in self.refused_by_node and len(self.refused_by_node) >= MAX_NODES:
-            node = ""
-        self.refused_by_node.setdefault(node, Counter())[reason] += 1
 
 
 class ShardStore:
@@ -148,16 +128,16 @@ class ShardStore:
                     self._log.hold(bundle.first + bundle.slots)
                     live.append(bundle)
             except msgspec.MsgspecError as error:
-                self._warn(f"replay log: a record of kind {kind} cannot be read: {error}")
+                self.warn(f"replay log: a record of kind {kind} cannot be read: {error}")
             self._drop_dead(live)
         # Where bundles rotted, numbers that were served must not be given to new sessions.
         self._next_session = max(self._next_session, self._consumed)
         for line in self._log.damage:
-            self._warn(f"replay log: {line}")
+            self.warn(f"replay log: {line}")
         return live
 
-    def _warn(self, line: str) -> None:
-        """Each line once, and not without end."""
+    def warn(self, line: str) -> None:
+        """For the host's owner: each line once, and not without end."""
         if line not in self.warnings and len(self.warnings) < _MAX_WARNINGS:
             self.warnings.append(line)
 
@@ -187,11 +167,11 @@ class ShardStore:
             except RemoteProtocolError:
                 lost += 1
                 continue
-            self._store.add(bundle.first, arrays, header.version)
+            self._store.add(bundle.first, arrays, header.version, bundle.node)
         if isinstance(self._store, QueueStore):
             self._store.skip(self._consumed)
         if lost:
-            self._warn(f"replay log: {lost} bundles are of another schema or broken, and were left out")
+            self.warn(f"replay log: {lost} bundles are of another schema or broken, and were left out")
 
     def _snapshot(self) -> bytes:
         return encode_record(
@@ -242,7 +222,7 @@ class ShardStore:
             self.counters.refuse(node, error.reason)
             return _verdict(delivery, "refused", error.reason, text=str(error))
         except LogError as error:
-            self._warn(str(error))
+            self.warn(str(error))
             return _verdict(delivery, "busy", "disk_full" if error.full else "disk", text=str(error))
 
     def _accept(
@@ -271,9 +251,10 @@ class ShardStore:
         if self._store.full():
             return _verdict(delivery, "busy", "full")
         arrays = decode_bundle(self._schema, header, payload)
-        check_bundle(self._schema, header, arrays)
-        # Before the append: a disk that fails here fails while nothing has changed.
-        self._sync_if_due(now)
+        check_bundle(self._schema, header, arrays, self._spec.reward_range, self._spec.max_episode_steps)
+        if self._spec.fsync_interval_s > 0:
+            # Before the append: a disk that fails here fails while nothing has changed.
+            self._sync_if_due(now)
         self._keep(node, delivery, header, arrays, bytes(header_frame), bytes(payload))
         return Accepted(_said(delivery, "stored"), header.steps, header.episodes, lag)
 
@@ -293,7 +274,7 @@ class ShardStore:
         )
         self._log.append(BUNDLE, encode_record(bundle), mark=first + header.slots)
         self._count(bundle)
-        self.counters.evicted += self._store.add(first, arrays, header.version)
+        self.counters.evicted += self._store.add(first, arrays, header.version, node)
         self.counters.stored += 1
         self._release()
 
@@ -302,6 +283,14 @@ class ShardStore:
         self.counters.refuse(node, reason)
 
     # --- samples --------------------------------------------------------------------------------------------
+
+    def quarantine(self, nodes: frozenset[str]) -> None:
+        """Sessions of these nodes, and of no others, are not sampled from now on.
+
+        They are left out of `mass` and `sessions`. A ring keeps them as long as others, a queue until it is their
+        turn; so far they come back. The log keeps who gave what, but not this: it is to be said after each start.
+        """
+        self._store.quarantine(nodes)
 
     def sample(self, count: int, window: int, current_version: int) -> Sample:
         """Up to `count` windows (uniform) or whole sessions (queue); see storage.py.
@@ -332,7 +321,7 @@ class ShardStore:
             self._log.append(CONSUMED, encode_record(self._consumed))
         except LogError as error:
             self._consumed_unlogged = True
-            self._warn(str(error))
+            self.warn(str(error))
         else:
             self._consumed_unlogged = False
 
@@ -342,12 +331,12 @@ class ShardStore:
 
     @property
     def sessions(self) -> int:
-        """Sessions held."""
+        """Sessions held, without those of quarantined nodes."""
         return self._store.sessions
 
     @property
     def size_bytes(self) -> int:
-        """Their bytes, decoded."""
+        """Bytes of all that is held, decoded."""
         return self._store.size_bytes
 
     # --- upkeep ---------------------------------------------------------------------------------------------
@@ -357,6 +346,14 @@ class ShardStore:
         if self._consumed_unlogged:
             self._log_consumed()
         self._sync_if_due(now)
+
+    def flush(self) -> None:
+        """Before verdicts are passed on: with an interval of 0 what they say is on the disk. Raises LogError.
+
+        Once for many verdicts: bringing something to the disk takes milliseconds.
+        """
+        if self._spec.fsync_interval_s <= 0:
+            self._log.sync()
 
     def _sync_if_due(self, now: float) -> None:
         if now - self._last_sync >= self._spec.fsync_interval_s:
@@ -368,7 +365,7 @@ class ShardStore:
         try:
             self._log.release(self._store.first_live(self._next_session))
         except LogError as error:
-            self._warn(str(error))
+            self.warn(str(error))
 
     def close(self) -> None:
         """Bring the log to the disk and let go of it."""

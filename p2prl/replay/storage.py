@@ -1,4 +1,4 @@
-"""Where decoded sessions live: a ring that is sampled at random, or a queue that is consumed.
+"""Where decoded sessions live: a ring that is sampled at random, or a queue (queue.py) that is consumed.
 
 Sessions are numbered from 0 in the order in which a shard stored them. Both stores hold them in that order
 and let the oldest go first, so one number, `first_live`, says which are gone.
@@ -6,7 +6,6 @@ and let the oldest go first, so one number, `first_live`, says which are gone.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,6 +14,7 @@ import numpy as np
 
 from p2prl.core.schema import SessionSchema
 from p2prl.errors import LimitsForbid, RemoteProtocolError
+from p2prl.replay.owners import Owners
 from p2prl.replay.samplers import start_counts, uniform_starts
 from p2prl.replay.validate import FLAGS
 from p2prl.wire.blocks import Array
@@ -30,7 +30,8 @@ class Sample:
     Attributes:
         columns: in the schema's order, `[count, rows, *shape]`; rows are window (+1), or the whole session's.
         versions: int64 `[count]`, the weights versions that played them.
-        stale: sessions that were dropped from the queue because they had grown older than max_lag.
+        stale: sessions that were dropped from the queue because they had grown older than max_lag, or because
+            the node that gave them is quarantined.
     """
 
     columns: list[Array]
@@ -49,11 +50,14 @@ class Store(Protocol):
     def full(self) -> bool:
         """True if no bundle can be taken now."""
 
-    def add(self, first: int, arrays: Mapping[str, Array], version: int) -> int:
-        """Take a bundle, `[rows, slots, *shape]` per column, whose sessions are numbered from `first`.
+    def add(self, first: int, arrays: Mapping[str, Array], version: int, node: str = "") -> int:
+        """Take a bundle of `node`, `[rows, slots, *shape]` per column, whose sessions are numbered from `first`.
 
         Returns how many older sessions went for it.
         """
+
+    def quarantine(self, nodes: frozenset[str]) -> None:
+        """Sessions of these nodes, and of no others, are not sampled from now on."""
 
     def sample(self, count: int, window: int, current_version: int) -> Sample:
         """Up to `count` samples; RemoteProtocolError for a window or count that cannot be."""
@@ -66,11 +70,11 @@ class Store(Protocol):
 
     @property
     def sessions(self) -> int:
-        """Sessions held."""
+        """Sessions held, without those of quarantined nodes."""
 
     @property
     def size_bytes(self) -> int:
-        """Their bytes, decoded."""
+        """Bytes of all that is held, decoded."""
 
 
 def check_ask(schema: SessionSchema, count: int, window: int) -> None:
@@ -117,6 +121,7 @@ class RingStore:
             self._versions = np.empty(self.capacity, np.int64)
             self._numbers = np.empty(self.capacity, np.int64)
             self._starts = np.zeros(self.capacity, np.int64)
+            self._owners = Owners(self.capacity)
         except (MemoryError, ValueError) as error:
             size = self.capacity * schema.session_bytes()
             raise LimitsForbid(
@@ -133,7 +138,7 @@ class RingStore:
         """Never: the oldest make room."""
         return False
 
-    def add(self, first: int, arrays: Mapping[str, Array], version: int) -> int:
+    def add(self, first: int, arrays: Mapping[str, Array], version: int, node: str = "") -> int:
         """As in Store. Of a bundle larger than the ring its last sessions stay."""
         slots: int = next(iter(arrays.values())).shape[1]
         skip = max(0, slots - self.capacity)
@@ -143,6 +148,7 @@ class RingStore:
             self._write(self._head, done, count, arrays)
             block = slice(self._head, self._head + count)
             self._versions[block] = version
+            self._owners.put(block, node)
             self._numbers[block] = np.arange(first + done, first + done + count)
             self._head = (self._head + count) % self.capacity
             done += count
@@ -159,6 +165,10 @@ class RingStore:
         self._starts[block] = start_counts(self._flags, block, self._schema.ticks, self._window)
         self._mass += int(self._starts[block].sum())
 
+    def quarantine(self, nodes: frozenset[str]) -> None:
+        """As in Store. What is still held comes back when its node is no longer named."""
+        self._owners.bar(nodes)
+
     def sample(self, count: int, window: int, current_version: int) -> Sample:
         """`count` windows at random sessions and offsets, with replacement, or none if no window can begin.
 
@@ -166,11 +176,14 @@ class RingStore:
         sessions.
         """
         check_ask(self._schema, count, window)
+        allowed = self._owners.allowed(self._held)
         if window == 0:
-            session = self._rng.integers(max(1, self._held), size=count if self._held else 0)
+            held = self._held if allowed is None else len(allowed)
+            session = self._rng.integers(max(1, held), size=count if held else 0)
+            session = session if allowed is None else allowed[session]
             return Sample([store.take(session, axis=0) for store in self._columns], self._versions[session])
         session, offset = uniform_starts(
-            self._rng, self._flags, self._held, self._schema.ticks, window, count
+            self._rng, self._flags, self._held, self._schema.ticks, window, count, allowed
         )
         return Sample(self._windows(session, offset, window), self._versions[session])
 
@@ -190,7 +203,8 @@ class RingStore:
 
     def mass(self) -> int:
         """Ticks at which a window may begin."""
-        return self._mass
+        allowed = self._owners.allowed(self._held)
+        return self._mass if allowed is None else int(self._starts[allowed].sum())
 
     def first_live(self, next_session: int) -> int:
         """As in Store."""
@@ -200,110 +214,11 @@ class RingStore:
 
     @property
     def sessions(self) -> int:
-        """Sessions held."""
-        return self._held
-
-    @property
-    def size_bytes(self) -> int:
-        """Their bytes, decoded."""
-        return self._held * self._schema.session_bytes()
-
-
-@dataclass
-class _Waiting:
-    """A bundle in the queue: sessions `[slots, rows, *shape]` per column, of which `taken` are gone."""
-
-    first: int
-    version: int
-    columns: list[Array]
-    slots: int
-    taken: int = 0
-
-
-class QueueStore:
-    """Sessions that are each taken once, first in first out.
-
-    It is full once it holds `capacity_bytes`, so the last bundle may overshoot: whatever the sizes of
-    bundles, one can always come in when the queue is empty.
-    """
-
-    def __init__(self, schema: SessionSchema, capacity_bytes: int, max_lag: int) -> None:
-        self._schema = schema
-        self._capacity_bytes = capacity_bytes
-        self._max_lag = max_lag
-        self._bundles: deque[_Waiting] = deque()
-        #: Sessions that wait.
-        self._held = 0
-
-    def full(self) -> bool:
-        """True once the capacity is reached."""
-        return self._held > 0 and self.size_bytes >= self._capacity_bytes
-
-    def add(self, first: int, arrays: Mapping[str, Array], version: int) -> int:
-        """As in Store; nothing ever goes for it."""
-        # Copies, in the order in which they will be sent, that do not keep the payload alive.
-        columns = [np.array(arrays[column.name].swapaxes(0, 1), order="C") for column in self._schema.columns]
-        slots = columns[0].shape[0]
-        self._bundles.append(_Waiting(first, version, columns, slots))
-        self._held += slots
-        return 0
-
-    def skip(self, before: int) -> None:
-        """Forget the sessions numbered below `before`: they were consumed in an earlier life."""
-        while self._bundles and self._bundles[0].first + self._bundles[0].taken < before:
-            front = self._bundles[0]
-            self._take(min(before - front.first, front.slots) - front.taken)
-
-    def sample(self, count: int, window: int, current_version: int) -> Sample:
-        """The oldest sessions, up to `count`, whole whatever the window. Stale ones are dropped."""
-        check_ask(self._schema, min(count, self._held), 0)
-        parts: list[list[Array]] = []
-        versions: list[int] = []
-        stale = 0
-        while self._bundles and len(versions) < count:
-            front = self._bundles[0]
-            if self._max_lag > 0 and current_version - front.version > self._max_lag:
-                stale += front.slots - front.taken
-                self._take(front.slots - front.taken)
-                continue
-            taken = min(count - len(versions), front.slots - front.taken)
-            parts.append([column[front.taken : front.taken + taken] for column in front.columns])
-            versions.extend([front.version] * taken)
-            self._take(taken)
-        return Sample(self._joined(parts), np.array(versions, np.int64), stale)
-
-    def _take(self, count: int) -> None:
-        """`count` sessions of the front bundle are gone."""
-        front = self._bundles[0]
-        front.taken += count
-        self._held -= count
-        if front.taken == front.slots:
-            self._bundles.popleft()
-
-    def _joined(self, parts: list[list[Array]]) -> list[Array]:
-        if not parts:
-            return [
-                np.empty((0, self._schema.rows(column), *column.shape), column.dtype)
-                for column in self._schema.columns
-            ]
-        return [np.concatenate(pieces) for pieces in zip(*parts, strict=True)]
-
-    def mass(self) -> int:
-        """Sessions that wait."""
-        return self._held
-
-    def first_live(self, next_session: int) -> int:
         """As in Store."""
-        if not self._bundles:
-            return next_session
-        return self._bundles[0].first + self._bundles[0].taken
-
-    @property
-    def sessions(self) -> int:
-        """Sessions that wait."""
-        return self._held
+        allowed = self._owners.allowed(self._held)
+        return self._held if allowed is None else len(allowed)
 
     @property
     def size_bytes(self) -> int:
-        """Their bytes, decoded."""
+        """As in Store."""
         return self._held * self._schema.session_bytes()

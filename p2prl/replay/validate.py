@@ -17,22 +17,34 @@ from p2prl.core.schema import RESET, TERMINATED, TRUNCATED, Column, SessionSchem
 from p2prl.errors import RemoteProtocolError
 from p2prl.wire.blocks import Array
 
-FLAGS = "flags"
+FLAGS, REWARD = "flags", "reward"
+#: The least and the largest reward of one step; either may be infinite.
+RewardRange = tuple[float, float]
 _DONE = TERMINATED | TRUNCATED
 _KNOWN = _DONE | RESET
 #: More than any episode lasts, so that sums of lengths stay far from 2**63.
 _MAX_LENGTH = 1 << 40
+#: A return is a sum in float64, and may be off by so much of what its largest term and its length could make it.
+_SUM_ERROR = 1e-6
 
 
-def check_bundle(schema: SessionSchema, header: BundleHeader, arrays: Mapping[str, Array]) -> None:
+def check_bundle(
+    schema: SessionSchema,
+    header: BundleHeader,
+    arrays: Mapping[str, Array],
+    reward_range: RewardRange | None = None,
+    max_episode_steps: int | None = None,
+) -> None:
     """Raise RemoteProtocolError if a bundle, whose sizes and dtypes are those of `schema`, breaks a rule.
 
     Args:
         arrays: from `decode_bundle`, `[rows, slots, *shape]` per column.
+        reward_range, max_episode_steps: what the environment declares (core/spaces.py); None for nothing.
 
     Raises:
         RemoteProtocolError: `not_finite` (also for the header's episodes), `out_of_space` for an action,
-            `malformed` for flags or counts that contradict each other.
+            `out_of_bounds` for what the environment says cannot be, `malformed` for flags, counts or rewards
+            that contradict each other.
     """
     for column in schema.columns:
         array = arrays[column.name]
@@ -40,8 +52,12 @@ def check_bundle(schema: SessionSchema, header: BundleHeader, arrays: Mapping[st
             raise RemoteProtocolError("not_finite", f"column {column.name!r} holds NaN or infinity")
         if column.name == "action" or column.name.startswith("action."):
             _check_action(column, array)
-    resets, ends = _check_flags(arrays.get(FLAGS))
+    flags = arrays.get(FLAGS)
+    resets, ends = _check_flags(flags)
+    _check_rewards(arrays.get(REWARD), flags if resets else None, reward_range)
     _check_header(header, schema.ticks * header.slots - resets, ends)
+    for total, length, _ in header.episodes:
+        _check_episode(total, length, reward_range, max_episode_steps)
 
 
 @lru_cache(maxsize=256)
@@ -91,3 +107,48 @@ def _check_header(header: BundleHeader, steps: int, ends: int) -> None:
             raise RemoteProtocolError("not_finite", "an episode's return or level is NaN or infinite")
         if not 1 <= length <= _MAX_LENGTH or not 0.0 <= level <= 1.0:
             raise RemoteProtocolError("malformed", f"an episode of {length} ticks at level {level}")
+
+
+def reward_outside(rewards: Array, reward_range: RewardRange) -> float | None:
+    """The first of some rewards, float32, that lies outside the range; None if there is none.
+
+    The bounds are rounded as the rewards were. Rounding keeps the order, so what was inside stays inside.
+    """
+    with np.errstate(over="ignore"):  # a bound beyond float32 is none
+        low, high = np.float32(reward_range[0]), np.float32(reward_range[1])
+    outside = (rewards < low) | (rewards > high)
+    return float(rewards[outside][0]) if outside.any() else None
+
+
+def _check_rewards(rewards: Array | None, flags: Array | None, reward_range: RewardRange | None) -> None:
+    """`flags` is None if no tick is RESET."""
+    if rewards is None:
+        return
+    if flags is not None:
+        reset = flags & RESET != 0
+        if rewards[reset].any():
+            raise RemoteProtocolError("malformed", "a reward in a RESET tick, where no step is made")
+        rewards = rewards[~reset]
+    value = None if reward_range is None else reward_outside(rewards, reward_range)
+    if value is not None:
+        raise RemoteProtocolError(
+            "out_of_bounds", f"a reward of {value}; the environment declares {reward_range}"
+        )
+
+
+def _check_episode(
+    total: float, length: int, reward_range: RewardRange | None, max_episode_steps: int | None
+) -> None:
+    if max_episode_steps is not None and length > max_episode_steps:
+        raise RemoteProtocolError(
+            "out_of_bounds",
+            f"an episode of {length} ticks; the environment ends one after {max_episode_steps}",
+        )
+    if reward_range is None:
+        return
+    low, high = reward_range
+    slack = _SUM_ERROR * length * max([1.0, *(abs(side) for side in reward_range if math.isfinite(side))])
+    if not low * length - slack <= total <= high * length + slack:
+        raise RemoteProtocolError(
+            "out_of_bounds", f"a return of {total} in {length} ticks; the environment declares {reward_range}"
+        )

@@ -15,7 +15,8 @@ import numpy as np
 
 from p2prl.core.schema import RESET, SessionSchema
 from p2prl.learn.contracts import Agent, Array, ReplaySpec, Weights
-from p2prl.learn.rollout import Bundle, MakeEnv, Rollout
+from p2prl.learn.environments import MakeEnv
+from p2prl.learn.rollout import Bundle, Rollout
 from p2prl.learn.spaces import session_schema
 
 

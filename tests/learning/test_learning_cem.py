@@ -6,7 +6,7 @@ import gymnasium as gym
 import pytest
 from p2prl_agents.cem import CEM, CEMSettings
 
-from p2prl.learn.rollout import evaluate
+from p2prl.learn.evaluation import evaluate
 from p2prl.learn.spaces import env_spec
 from tests.learning.bare import Bare
 

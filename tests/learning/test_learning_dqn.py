@@ -7,7 +7,7 @@ import pytest
 from p2prl_agents.dqn import DQN, DQNSettings
 from p2prl_envs.chain import make_chain
 
-from p2prl.learn.rollout import evaluate
+from p2prl.learn.evaluation import evaluate
 from p2prl.learn.spaces import env_spec
 from tests.learning.bare import Bare
 

@@ -17,7 +17,7 @@ from p2prl.core import messages as m
 from p2prl.net.addresses import KnownHost, KnownHosts
 from p2prl.net.keys import KeyPair, fingerprint, load_or_create, new_key_pair
 from p2prl.net.loop import Loop
-from p2prl.net.sockets import Network, Received
+from p2prl.net.sockets import Network, Received, Socket
 from p2prl.net.tokens import parse_token
 from p2prl.nodes import owner as owner_module
 from p2prl.nodes.own_host import own_hosts
@@ -76,9 +76,9 @@ class HandMadeHost:
         self._loop.run()
         network.close()
 
-    def _each(self, socket: object, answer: Callable[[Received], m.Message]) -> None:
-        while (received := socket.receive()) is not None:  # type: ignore[attr-defined]
-            socket.send([frames.encode(answer(received))], received.peer)  # type: ignore[attr-defined]
+    def _each(self, socket: Socket, answer: Callable[[Received], m.Message]) -> None:
+        while (received := socket.receive()) is not None:
+            socket.send([frames.encode(answer(received))], received.peer)
 
     def _card(self) -> m.EnrolCard:
         return m.EnrolCard(

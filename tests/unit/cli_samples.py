@@ -84,9 +84,7 @@ def status(count: int = 4, **changes: Any) -> StatusReply:
         "shards": [ShardStatus(index=i, state="working", ticks=50_000, size_bytes=6_200_000) for i in (0, 1)],
         "trainer_state": "training",
         "device": "cpu",
-        "warnings": [
-            "any node is admitted: there is no join code yet, so host on networks that you trust only"
-        ],
+        "warnings": ["the disk is full: what players give waits with them until there is room again"],
     }
     return StatusReply(**{**values, **changes})
 

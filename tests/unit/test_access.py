@@ -131,12 +131,19 @@ def test_strangers_of_an_open_host_make_room_oldest_first() -> None:
     assert access.standing(key(0)) == "admitted"
     assert access.standing(key(1)) == "unknown"
     assert access.admit(key(99_999), "pupil", "code", "", 1e6)
+    oldest = access.entries()[1].key
+    assert access.admit(
+        oldest, "pupil", "code", "", 1e6
+    )  # it proved the code meanwhile, and is no stranger any more
+    assert access.admit(key(99_998), "stranger", "open", "", 1e6)
+    assert access.standing(oldest) == "admitted"
 
 
 def test_the_waiting_and_the_removed_are_bounded_oldest_first() -> None:
     access = Access()
     for number in range(MAX_WAITING + 5):
         assert access.wait(key(number), "pc", "code", "", float(number))
+    assert not access.wait("no key", "pc", "code", "", 1e6)
     assert [one.key for one in access.entries()] == [key(number) for number in range(5, MAX_WAITING + 5)]
     access = Access()
     for number in range(MAX_REMOVED + 5):

@@ -75,6 +75,34 @@ def test_pruning_leaves_the_newest_and_the_best(tmp_path: Path) -> None:
     assert updates(checkpoint.load_last(tmp_path)) == 100
 
 
+def test_damaged_ones_do_not_outlive_what_is_written_after_them(tmp_path: Path) -> None:
+    """They are newer by name: pruning would keep them, and delete each new one as soon as it is written."""
+    save(tmp_path, 1)
+    for number in (20, 21, 22):
+        (save(tmp_path, number) / "DONE").unlink()
+    found = checkpoint.load_last(tmp_path)
+    assert found is not None
+    checkpoint.set_aside(tmp_path, found)
+    assert len(list(tmp_path.glob(".*.damaged"))) == 3
+    for number in (2, 3, 4):
+        save(tmp_path, number)
+        checkpoint.prune(tmp_path, 2)
+    assert updates(checkpoint.load_last(tmp_path)) == 4
+    assert [path.name for path in checkpoint.candidates(tmp_path)] == ["0000000004-v8", "0000000003-v6"]
+    assert len(list(tmp_path.glob(".*.damaged"))) == 3
+
+
+def test_where_none_is_damaged_none_is_set_aside(tmp_path: Path) -> None:
+    save(tmp_path, 1)
+    save(tmp_path, 2)
+    save(tmp_path, 1, BEST)
+    before = sorted(tmp_path.iterdir())
+    found = checkpoint.load_last(tmp_path)
+    assert found is not None
+    checkpoint.set_aside(tmp_path, found)
+    assert sorted(tmp_path.iterdir()) == before
+
+
 def test_the_best_is_replaced_and_preferred_when_asked(tmp_path: Path) -> None:
     save(tmp_path, 3)
     save(tmp_path, 1, BEST)

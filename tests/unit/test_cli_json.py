@@ -170,7 +170,7 @@ def test_plain_lines_come_every_five_seconds(capsys: pytest.CaptureFixture[str])
     assert told[2] == "join with  p2prl join attic   or   p2prl join 192.0.2.20"
     assert sum(line.startswith("return 423.7 (of 100)  steps 1,234,567") for line in told) == 3 + 1
     assert told[-1] == "stopped: time", "without a checkpoint there is nothing to evaluate or to go on with"
-    assert captured.err.count("join code") == 1, "a warning is told when it is new"
+    assert captured.err.count("the disk is full") == 1, "a warning is told when it is new"
 
 
 def test_a_members_change_of_state_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:

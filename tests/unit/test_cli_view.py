@@ -53,7 +53,7 @@ def test_the_run_says_what_matters() -> None:
         "cartpole-1129", "CartPole-v1", "dqn", "attic", "1 m 42 s", "423.7", "100 episodes", "312.0",
         "1,234,567", "18,452/s", "5,123", "12,345", "v617", "samples 1.4 versions old", "1,230 stored", "12 pending",
         "4 stale", "2 dropped", "5 duplicate", "100,000 ticks", "12.4 MB", "training", "on cpu", "node (4)",
-        "laptop-03", "192.0.2.23", "p2prl join attic", "p2prl join 192.0.2.20", "join code",
+        "laptop-03", "192.0.2.23", "p2prl join attic", "p2prl join 192.0.2.20", "the disk is full",
     ):  # fmt: skip
         assert fact in text, fact
 

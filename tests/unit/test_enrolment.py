@@ -215,7 +215,10 @@ def test_the_same_address_waits_others_do_not() -> None:
     host.enrol(OTHER, now=1.0)
     assert reason(host.enrol(CODE, now=2.9)) == "rate_limited"
     assert host.enrol(CODE, now=3.0) == "admitted"
-    assert host.enrol(CODE, now=3.0) == "admitted"  # a right proof is forgiveness
+    assert host.enrol(CODE, now=3.0) == "admitted"
+    again = host.enrol(OTHER, now=3.0)  # a right proof was forgiveness: this is a first wrong guess
+    assert isinstance(again, m.Refusal)
+    assert (again.reason, again.retry_after_s) == ("wrong_code", 1.0)
 
 
 def test_exchanges_begun_side_by_side_are_still_one_guess_at_a_time() -> None:
@@ -321,6 +324,17 @@ def test_a_changed_byte_in_any_message_ends_in_a_refusal(place: int, where: int,
         return frame[:spot] + bytes([frame[spot] ^ flip]) + frame[spot + 1 :]
 
     run_tampered(place, change)
+
+
+@pytest.mark.parametrize("place", [2, 3])
+def test_each_byte_of_a_proof_counts(place: int) -> None:
+    for spot in range(1, 33):  # a proof is the end of its frame, or stands before the standing
+
+        def change(frame: bytes, spot: int = spot) -> bytes:
+            start = frame.index(b"proof\xc4\x20") + 7
+            return frame[: start + spot - 1] + bytes([frame[start + spot - 1] ^ 1]) + frame[start + spot :]
+
+        run_tampered(place, change)
 
 
 @settings(max_examples=60, deadline=None)
@@ -517,6 +531,8 @@ def test_both_proofs_depend_on_all_that_is_claimed() -> None:
         Claim(1, "v", NODE_KEY, "a", SERVER_KEY, "bc"),
         Claim(1, "va", NODE_KEY, "b", SERVER_KEY, "c"),
         Claim(1, "v", NODE_KEY, "ab" + SERVER_KEY, "", "c"),
+        Claim(1, "1v", NODE_KEY, "ab", SERVER_KEY, "c"),
+        Claim(11, "v", NODE_KEY, "ab", SERVER_KEY, "c"),
     ]
 
     def proofs(claim: Claim) -> Proofs:

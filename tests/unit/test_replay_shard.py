@@ -17,7 +17,7 @@ from p2prl.core.messages import REFUSALS, Delivery
 from p2prl.core.schema import SessionSchema
 from p2prl.errors import LocalProtocolError, RemoteProtocolError
 from p2prl.replay import log as log_module
-from p2prl.replay import shard as shard_module
+from p2prl.replay.counters import MAX_NODES
 from p2prl.replay.params import ReplayParams
 from p2prl.replay.shard import ShardStore
 from p2prl.wire.frames import encode
@@ -122,10 +122,10 @@ def test_each_refusal_has_its_reason_and_is_counted_by_node(tmp_path: Path) -> N
 
 def test_refusals_of_ever_new_nodes_stay_few(tmp_path: Path) -> None:
     shard = open_shard(tmp_path)
-    for node in range(shard_module.MAX_NODES + 50):
+    for node in range(MAX_NODES + 50):
         shard.refuse(f"node {node}", "malformed")
     by_node = shard.counters.refused_by_node
-    assert len(by_node) == shard_module.MAX_NODES + 1
+    assert len(by_node) == MAX_NODES + 1
     assert by_node[""] == {"malformed": 50}
     assert sum(counter.total() for counter in by_node.values()) == shard.counters.refused["malformed"]
     shard.close()

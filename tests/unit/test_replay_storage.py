@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from p2prl.core.schema import RESET, TERMINATED, Column, SessionSchema
 from p2prl.errors import LimitsForbid, RemoteProtocolError
-from p2prl.replay.storage import QueueStore, RingStore, Sample
+from p2prl.replay.queue import QueueStore
+from p2prl.replay.storage import RingStore, Sample
 from p2prl.wire.blocks import Array
 from tests.unit.replay_kit import CARTPOLE, play
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from p2prl.core.messages import BundleHeader
 from p2prl.core.schema import RESET, TERMINATED, TRUNCATED, Column, SessionSchema
 from p2prl.errors import RemoteProtocolError
-from p2prl.replay.validate import check_bundle
+from p2prl.replay.validate import RewardRange, check_bundle
 from p2prl.wire.blocks import Array
 from tests.unit.replay_kit import CARTPOLE, make_bundle, play
 
@@ -86,6 +86,7 @@ def test_flags_that_contradict_themselves(flags: list[int]) -> None:
 def test_an_episode_may_end_with_the_session_and_both_ways_at_once() -> None:
     arrays = play(1)[0]
     arrays["flags"][:, 0] = [RESET] + [0] * (T - 2) + [TERMINATED | TRUNCATED]
+    arrays["reward"][:, 0] = [0] + [1] * (T - 1)
     header = msgspec.structs.replace(make_bundle(1)[0], steps=T - 1, episodes=[(1.0, 5, 0.5)])
     check_bundle(CARTPOLE, header, arrays)
 
@@ -104,3 +105,102 @@ def test_the_header_counts_what_the_flags_say() -> None:
     ):
         lie = msgspec.structs.replace(header, episodes=[*header.episodes[1:], episode])
         assert refused(lie, arrays) == reason
+
+
+# --- what the environment declares
+
+
+def with_rewards(*rewards: float) -> str:
+    """The reason for which a bundle of one slot with these rewards is refused, or nothing; the range is 0.1 to 3."""
+    arrays = play(1)[0]
+    arrays["flags"][:] = 0
+    arrays["reward"][:, 0] = [*rewards, *[1.0] * (T - len(rewards))]
+    header = msgspec.structs.replace(make_bundle(1)[0], steps=T, episodes=[])
+    return reason_of(header, arrays, (0.1, 3.0))
+
+
+def reason_of(
+    header: BundleHeader,
+    arrays: dict[str, Array],
+    reward_range: RewardRange | None = None,
+    max_episode_steps: int | None = None,
+) -> str:
+    try:
+        check_bundle(CARTPOLE, header, arrays, reward_range, max_episode_steps)
+    except RemoteProtocolError as error:
+        return error.reason
+    return ""
+
+
+def test_a_reward_outside_what_the_environment_declares() -> None:
+    assert with_rewards(0.1, 3.0, 1.0) == ""
+    assert with_rewards(np.nextafter(np.float32(0.1), np.float32(0))) == "out_of_bounds"
+    assert with_rewards(np.nextafter(np.float32(3), np.float32(4))) == "out_of_bounds"
+    assert with_rewards(1.0, -1e30) == "out_of_bounds"
+
+
+@given(st.floats(-1e6, 1e6), st.floats(0, 1e6), st.data())
+def test_rounding_to_float32_takes_no_reward_out_of_its_range(
+    low: float, width: float, data: st.DataObject
+) -> None:
+    reward_range = (low, low + width)
+    rewards = data.draw(st.lists(st.floats(*reward_range), min_size=T, max_size=T))
+    arrays = play(1)[0]
+    arrays["flags"][:] = 0
+    arrays["flags"][-1] = TERMINATED
+    arrays["reward"][:, 0] = rewards
+    header = msgspec.structs.replace(make_bundle(1)[0], steps=T, episodes=[(sum(rewards), T, 0.0)])
+    assert reason_of(header, arrays, reward_range, T) == ""
+
+
+def test_a_range_may_be_open_at_either_side_or_beyond_float32() -> None:
+    header, arrays = honest()
+    header = msgspec.structs.replace(header, episodes=[(5.0, 5, 0.0)] * len(header.episodes))
+    assert reason_of(header, arrays, (-np.inf, 1.0)) == ""
+    assert reason_of(header, arrays, (1.0, np.inf)) == ""
+    assert reason_of(header, arrays, (-1e300, 1e300)) == ""
+    assert reason_of(header, arrays, (-np.inf, 0.5)) == "out_of_bounds"
+    assert reason_of(header, arrays, (1.5, np.inf)) == "out_of_bounds"
+
+
+def test_a_reset_tick_is_outside_the_range_and_has_no_reward() -> None:
+    header, arrays = honest()
+    assert (arrays["flags"] & RESET).any()
+    assert (
+        reason_of(header, arrays, (1.0, 1.0)) == "out_of_bounds"
+    )  # its episodes claim 5 ticks for a return of 1
+    inside = msgspec.structs.replace(header, episodes=[(5.0, 5, 0.0)] * len(header.episodes))
+    assert reason_of(inside, arrays, (1.0, 1.0)) == ""
+    arrays["reward"][arrays["flags"] & RESET != 0] = 1.0
+    assert reason_of(inside, arrays, (1.0, 1.0)) == "malformed"
+    assert reason_of(inside, arrays) == "malformed"
+
+
+@pytest.mark.parametrize(
+    ("total", "length", "reason"),
+    [
+        (5.0, 5, ""),
+        (-5.0, 5, ""),
+        (5.0001, 5, "out_of_bounds"),
+        (-5.0001, 5, "out_of_bounds"),
+        (20.0, 20, ""),
+        (0.0, 21, "out_of_bounds"),
+        (1e300, 20, "out_of_bounds"),
+    ],
+)
+def test_an_episode_that_the_environment_says_cannot_be(total: float, length: int, reason: str) -> None:
+    header, arrays = honest()
+    told = msgspec.structs.replace(header, episodes=[*header.episodes[1:], (total, length, 0.0)])
+    assert reason_of(told, arrays, (-1.0, 1.0), 20) == reason
+    assert reason_of(told, arrays) == ""
+
+
+def test_a_long_sum_may_be_a_little_off() -> None:
+    header, arrays = honest()
+    length = 1_000_000
+    total = sum([0.1] * length)
+    assert total > 0.1 * length
+    told = msgspec.structs.replace(header, episodes=[*header.episodes[1:], (total, length, 0.0)])
+    arrays["reward"][:] = 0.1 * (arrays["flags"] & RESET == 0)
+    told = msgspec.structs.replace(told, episodes=[(total, length, 0.0)] * len(header.episodes))
+    assert reason_of(told, arrays, (0.1, 0.1)) == ""

@@ -10,12 +10,17 @@ import numpy as np
 import pytest
 from p2prl_envs.chain import make_chain
 
+from p2prl.core.ladder import ladder_level
 from p2prl.core.schema import RESET, TERMINATED, TRUNCATED
 from p2prl.core.spaces import EnvSpec
 from p2prl.errors import P2prlError
 from p2prl.learn.contracts import Array, Explore, Field
-from p2prl.learn.rollout import ANNEALING_LEVEL, EnvironmentFailed, Rollout, evaluate, ladder_level, slot_seed
+from p2prl.learn.environments import EnvironmentFailed, slot_seed
+from p2prl.learn.evaluation import evaluate
+from p2prl.learn.rollout import ANNEALING_LEVEL, Rollout
 from p2prl.learn.spaces import env_spec, session_schema
+from p2prl.replay.validate import check_bundle
+from p2prl.wire.bundle import encode_bundle
 
 Make = Callable[[], gym.Env[Any, Any]]
 
@@ -218,10 +223,20 @@ def test_slots_that_play_identical_sessions_are_named() -> None:
 
 
 class Failing(gym.Wrapper[Any, Any, Any, Any]):
-    def __init__(self, env: gym.Env[Any, Any], steps: int) -> None:
+    """Raises in the step after `steps` steps, and in the reset after `resets` resets; keeps the seeds it was given."""
+
+    def __init__(self, env: gym.Env[Any, Any], steps: int = 999, resets: int = 999) -> None:
         super().__init__(env)
-        self.steps = steps
+        self.steps, self.resets = steps, resets
         self.closed = 0
+        self.seeds: list[int | None] = []
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.seeds.append(seed)
+        self.resets -= 1
+        if self.resets < 0:
+            raise OSError("no simulator")
+        return self.env.reset(seed=seed, options=options)
 
     def step(self, action: Any) -> Any:
         self.steps -= 1
@@ -233,15 +248,100 @@ class Failing(gym.Wrapper[Any, Any, Any, Any]):
         self.closed += 1
 
 
-def test_an_environment_that_raises_is_named_with_its_slot() -> None:
-    envs = iter([Failing(make_chain(), n) for n in (999, 999, 5, 999)])
-    rollout = roll(lambda: next(envs), right, slots=3)
-    with pytest.raises(
-        EnvironmentFailed, match="chain: slot 1: step raised RuntimeError: the motor is hot"
-    ) as caught:
-        rollout.collect()
+def failing(*envs: Failing, ticks: int = 8, **more: Any) -> Rollout:
+    """A rollout whose environments are these in turn: one for each slot, then those that replace others."""
+    made = iter(envs)
+    env = make_chain(length=30)
+    spec = env_spec(env, "chain")
+    schema = session_schema(spec, {"count": Field("int32")}, ticks)
+    return Rollout(
+        made.__next__, spec, schema, Scripted(right), ladder=1, rank=0, seed=1, **{"slots": 1, **more}
+    )
+
+
+def chain(steps: int = 999, resets: int = 999, length: int = 30) -> Failing:
+    return Failing(make_chain(length=length), steps, resets)
+
+
+def test_an_environment_that_raises_is_replaced_and_its_episode_ends_with_the_tick_before() -> None:
+    envs = [chain(), chain(steps=5), chain(), chain()]
+    rollout = failing(*envs, slots=3)
+    bundle = rollout.collect()
+    c = bundle.columns
+    assert c["obs"][:, 1].tolist() == [0, 1, 2, 3, 4, 5, 0, 1, 2]
+    assert c["flags"][:, 1].tolist() == [0, 0, 0, 0, TRUNCATED, RESET, 0, 0]
+    assert c["count"][:, 1].tolist() == [100, 101, 102, 103, 104, 105, 100, 101]
+    assert bundle.episodes == [(0.0, 5, 0.0)]
+    assert bundle.steps == 3 * 8 - 1
+    for slot in (0, 2):
+        assert c["obs"][:, slot].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8]
+        assert not c["flags"][:, slot].any()
+    assert rollout.failures == 1
+    assert rollout.failure == "chain: slot 1: step raised RuntimeError: the motor is hot"
+    assert [env.closed for env in envs] == [0, 1, 0, 0]
+    assert len({seed for env in envs for seed in env.seeds}) == 4
+    rollout.close()
+
+
+def test_an_episode_that_breaks_off_between_two_bundles_is_not_counted() -> None:
+    rollout = failing(chain(steps=8), chain())
+    assert rollout.collect().episodes == []
+    bundle = rollout.collect()
+    assert bundle.columns["obs"][:, 0].tolist() == [8, 0, 1, 2, 3, 4, 5, 6, 7]
+    assert bundle.columns["flags"][:, 0].tolist() == [RESET, *[0] * 7]
+    assert (bundle.episodes, bundle.steps) == ([], 7)
+
+
+def test_a_reset_that_raises_costs_no_episode() -> None:
+    rollout = failing(chain(resets=1, length=4), chain(length=30))
+    bundle = rollout.collect()
+    assert bundle.columns["obs"][:, 0].tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 4]
+    assert bundle.columns["flags"][:, 0].tolist() == [0, 0, TERMINATED, RESET, 0, 0, 0, 0]
+    assert bundle.episodes == [(1.0, 3, 0.0)]
+    assert "reset raised OSError: no simulator" in rollout.failure
+
+
+def test_whatever_raises_bundles_are_valid_and_each_step_is_a_true_transition() -> None:
+    rng = np.random.default_rng(7)
+
+    def make() -> Failing:
+        return chain(int(rng.integers(12)), int(rng.integers(1, 4)), length=6)
+
+    spec = env_spec(make_chain(length=6), "chain")
+    schema = session_schema(spec, {"count": Field("int32")}, 8)
+    rollout = Rollout(make, spec, schema, Scripted(right), slots=4, ladder=1, rank=0, seed=1)
+    for _ in range(100):
+        bundle = rollout.collect()
+        header, _ = encode_bundle(
+            schema,
+            bundle.columns,
+            slots=4,
+            version=0,
+            rank=0,
+            serial=1,
+            steps=bundle.steps,
+            episodes=bundle.episodes,
+        )
+        check_bundle(schema, header, bundle.columns)
+        obs, flags = bundle.columns["obs"].astype(int), bundle.columns["flags"]
+        assert (np.diff(obs, axis=0)[flags & RESET == 0] == 1).all()
+        assert (obs[1:][flags & RESET != 0] == 0).all()
+    assert rollout.failures > 100
+
+
+@pytest.mark.parametrize("replacement", [{"steps": 0}, {"resets": 0}])
+def test_an_environment_that_only_ever_raises_ends_the_player_and_is_named_with_its_slot(
+    replacement: dict[str, int],
+) -> None:
+    envs = [chain(), chain(steps=5), *(chain(**replacement) for _ in range(9))]
+    rollout = failing(*envs, slots=2)
+    match = r"chain: slot 1: \w+ raised \w+: (the motor|no sim)"
+    with pytest.raises(EnvironmentFailed, match=match) as caught:
+        _ = rollout.collect(), rollout.collect()
     assert caught.value.slot == 1
-    assert isinstance(caught.value.__cause__, RuntimeError)
+    assert isinstance(caught.value.__cause__, RuntimeError | OSError)
+    assert [env.closed for env in envs[1:4]] == [1, 1, 1]
+    assert not envs[6].seeds, "it was tried without end"
 
 
 def test_a_reset_of_the_wrong_shape_is_refused_and_what_was_made_is_closed() -> None:

@@ -68,6 +68,81 @@ def test_a_real_environment() -> None:
     assert spec.observation.shape == (4,)
 
 
+# --- what an environment declares
+
+
+class Declares(gym.Env[Any, Any]):
+    """An environment with a reward range; it is never played."""
+
+    def __init__(self, reward_range: Any) -> None:
+        self.action_space = self.observation_space = gs.Discrete(2)
+        if reward_range is not None:
+            self.reward_range = reward_range
+
+
+class Doubles(gym.Wrapper[Any, Any, Any, Any]):
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = self.env.step(action)
+        return (obs, 2 * float(reward), *rest)
+
+
+class DoublesAndSaysSo(Doubles):
+    reward_range = (0, 2)
+
+
+def declared(env: gym.Env[Any, Any]) -> tuple[float, float] | None:
+    return env_spec(env, "Test-v0").reward_range
+
+
+@pytest.mark.parametrize(
+    ("said", "taken"),
+    [
+        ((0, 1), (0.0, 1.0)),
+        ([np.float32(-1), np.float32(0.5)], (-1.0, 0.5)),
+        ((-np.inf, 0), (-np.inf, 0.0)),
+        ((0, np.inf), (0.0, np.inf)),
+        ((0, 0), (0.0, 0.0)),
+        ((-np.inf, np.inf), None),
+        ((1, 0), None),
+        ((np.nan, 1), None),
+        ((0, np.nan), None),
+        ((0, 1, 2), None),
+        ((-np.inf, -np.inf), None),
+        ("ab", None),
+        (3, None),
+        (None, None),
+    ],
+)
+def test_a_reward_range_is_a_pair_that_bounds_something(said: Any, taken: tuple[float, float] | None) -> None:
+    assert declared(Declares(said)) == taken
+
+
+def test_a_wrapper_that_may_change_rewards_hides_what_is_below_it() -> None:
+    env = Declares((0, 1))
+    plain_ones = gym.wrappers.OrderEnforcing(gym.wrappers.TimeLimit(env, 5))
+    assert declared(gym.wrappers.FlattenObservation(plain_ones)) == (0.0, 1.0)
+    assert declared(Doubles(plain_ones)) is None
+    assert declared(gym.wrappers.NormalizeReward(env)) is None
+    assert declared(gym.wrappers.ClipReward(env, 0, 5)) is None
+    assert declared(gym.wrappers.OrderEnforcing(DoublesAndSaysSo(env))) == (0.0, 2.0)
+
+
+def test_a_real_environment_that_declares_its_rewards() -> None:
+    with gym.make("FrozenLake-v1", reward_schedule=(1, -1, 0)) as env:
+        assert declared(env) == (-1.0, 1.0)
+    with gym.make("CartPole-v1") as env:
+        assert declared(env) is None
+
+
+def test_the_time_limit_is_the_one_that_is_enforced() -> None:
+    with gym.make("CartPole-v1", max_episode_steps=-1) as env:
+        assert env_spec(env, "CartPole-v1").max_episode_steps is None
+    with gym.make("CartPole-v1", max_episode_steps=7) as env:
+        assert env_spec(env, "CartPole-v1").max_episode_steps == 7
+        assert env_spec(env.unwrapped, "CartPole-v1").max_episode_steps is None
+        assert env_spec(gym.wrappers.TimeLimit(env, 20), "CartPole-v1").max_episode_steps == 20
+
+
 @pytest.mark.parametrize(
     ("space", "named"),
     [

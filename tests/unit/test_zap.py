@@ -78,7 +78,12 @@ def test_the_oldest_makes_room() -> None:
 def test_what_is_not_curve_is_refused() -> None:
     desk = Desk()
     desk.known[key(1)] = True
-    for change in ({"mechanism": b"NULL"}, {"mechanism": b"PLAIN"}, {"key": b"short"}, {"domain": b"another"}):
+    for change in (
+        {"mechanism": b"NULL"},
+        {"mechanism": b"PLAIN"},
+        {"key": b"short"},
+        {"domain": b"another"},
+    ):
         assert statuses(desk.ask(1, **change)) == [(b"1", b"400")]
     assert desk.ask(1, version=b"2.0") == []
     assert desk.desk.asked(b"peer", [b""], 0.0) == []

@@ -1,0 +1,632 @@
+"""A live host under fire: damaged messages at each of its sockets, from keys that were let in and keys that were not.
+
+Used by tests/loopback/test_fuzz_sockets.py and scripts/fuzz. Nothing here reads an answer as a decoder of ours would
+not: what counts is that the host goes on, and that it counted what it refused.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Literal
+
+import numpy as np
+import psutil
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from p2prl.core import messages as m
+from p2prl.errors import RemoteProtocolError
+from p2prl.net.keys import KeyPair, load_or_create, new_key_pair
+from p2prl.wire import frames
+from p2prl.wire.bundle import encode_bundle
+from tests import fuzz_kit, kit
+from tests.conftest import wait_until
+from tests.fuzz_kit import Frames
+
+#: Messages of one key. Fewer than a key may have refused before it is put out, so that each of them is looked at.
+BURST = 50
+#: Nobody on the enrol socket has a key; it has a budget of answers for all together.
+ENROL_BURST = 200
+#: Bytes that all of a host's processes together may grow by meanwhile.
+MAX_GROWTH = 96 * 1024 * 1024
+_PATIENCE_S = 30.0
+
+Who = Literal["admitted", "stranger"]
+
+
+@dataclass(frozen=True)
+class Target:
+    """One socket of a host.
+
+    Attributes:
+        offset: of its port, from the base port.
+        kind: of the ZeroMQ socket that dials it.
+        max_bytes: a larger frame ends the connection.
+        decode: what reads the first frame of a message there; None if nothing is read, from whoever is not a trainer.
+        shard: whose it is; -1 for the broker's.
+    """
+
+    name: str
+    offset: int
+    kind: int
+    max_bytes: int
+    decode: Callable[[frames.Frame], object] | None = None
+    shard: int = -1
+
+    def surely_refused(self, parts: Frames) -> bool:
+        """True if a host that hears this message must refuse it."""
+        if self.name.startswith("sample"):
+            return True  # it is not the trainer that says it
+        if self.decode is None:
+            return False
+        return fuzz_kit.attempt(RemoteProtocolError, self.decode, parts[0])[1] is not None
+
+
+TARGETS = (
+    Target("control", 0, zmq.DEALER, 300_000, frames.decode_to_broker),
+    Target("enrol", 1, zmq.DEALER, 2_000, frames.decode_enrol),
+    Target("weights", 2, zmq.XSUB, 900),
+    Target("publish", 3, zmq.PUSH, 1_000_000),
+    Target("push 0", 10, zmq.PUSH, 1_000_000, frames.decode_to_shard, 0),
+    Target("sample 0", 11, zmq.DEALER, 1_900, None, 0),
+    Target("push 1", 12, zmq.PUSH, 1_000_000, frames.decode_to_shard, 1),
+    Target("sample 1", 13, zmq.DEALER, 1_900, None, 1),
+)
+CONTROL = TARGETS[0]
+
+
+@dataclass
+class Volley:
+    """What was thrown at one socket, and what became of it.
+
+    Attributes:
+        thrown: messages.
+        raw: plain TCP connections with bytes that no ZeroMQ peer sends.
+        refused: what the host counted meanwhile, by reason.
+        sure: messages that had to be refused, on connections that lasted.
+        turned_away: connections that the host did not let in.
+        cut: connections that it let in, and ended.
+        growth: bytes that the host's processes grew by.
+        crashes: processes of the host that were started again.
+        lost: bundles of the honest joiner that were refused, stale or dropped.
+    """
+
+    target: str
+    thrown: int = 0
+    raw: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    sure: int = 0
+    turned_away: int = 0
+    cut: int = 0
+    growth: int = 0
+    crashes: int = 0
+    lost: int = 0
+
+
+class Thrower:
+    """One connection to one socket of a host, which says anything.
+
+    Args:
+        keys: its CURVE keys; None to speak without.
+    """
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        port: int,
+        kind: int,
+        keys: KeyPair | None,
+        server_key: str,
+    ) -> None:
+        self.socket = context.socket(kind)
+        self.socket.linger = 0
+        self.socket.sndhwm = 0
+        if keys is not None:
+            self.socket.curve_publickey, self.socket.curve_secretkey = (
+                keys.public.encode(),
+                keys.secret.encode(),
+            )
+            self.socket.curve_serverkey = server_key.encode()
+        self._monitor = self.socket.get_monitor_socket()
+        self._door = ""
+        self.ended = False
+        self.sure = 0
+        self.socket.connect(f"tcp://127.0.0.1:{port}")
+
+    def door(self) -> str:
+        """`in` or `out`: what the host made of the handshake."""
+        wait_until(lambda: self.look() and self._door, _PATIENCE_S, "the handshake came to an end")
+        return self._door
+
+    def look(self) -> bool:
+        """Take what the monitor says of this connection."""
+        while self._monitor.poll(0):
+            event = recv_monitor_message(self._monitor)["event"]
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._door = self._door or "in"
+            elif event in _TURNED_AWAY and not self._door:
+                self._door = "out"
+            elif event == zmq.EVENT_DISCONNECTED:
+                self.ended = True
+        return True
+
+    def say(self, parts: Frames) -> None:
+        """Send, unless there is nobody any more."""
+        if self.socket.poll(int(1000 * _PATIENCE_S), zmq.POLLOUT):
+            self.socket.send_multipart(parts, zmq.NOBLOCK)
+
+    def hear(self, timeout_s: float = 0.0) -> Frames | None:
+        """The next message; None if there is none."""
+        if self.socket.type != zmq.DEALER or not self.socket.poll(int(1000 * timeout_s), zmq.POLLIN):
+            return None
+        return self.socket.recv_multipart()
+
+    def close(self) -> None:
+        """End it."""
+        self.socket.disable_monitor()
+        self._monitor.close(0)
+        self.socket.close()
+
+    def __enter__(self) -> Thrower:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+_TURNED_AWAY = (
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH,
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL,
+    zmq.EVENT_DISCONNECTED,
+)
+
+
+class Arena:
+    """A host that plays on with an honest joiner, and is watched by its owner."""
+
+    def __init__(self, base: int, program: kit.Program, honest: kit.Program | None, owner: KeyPair) -> None:
+        self.base, self.program, self.honest = base, program, honest
+        self.pids = {
+            child.pid for child in program.children() if child.cmdline()[-1] not in ("member", "player")
+        }
+        self.watcher = kit.Peer(base, keys=owner)
+        self.server_key = self.watcher.card.server_key
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._numbers = itertools.count()
+        with self.thrower(CONTROL, owner) as peer:
+            peer.say(
+                [
+                    frames.encode(
+                        m.Hello(protocol=m.PROTOCOL, version="0", role="client", name="w", boot_id="w")
+                    )
+                ]
+            )
+            self.run = self._welcome(peer).run
+
+    # --- what can be seen
+
+    def status(self) -> m.StatusReply:
+        """The run as the broker sees it."""
+        return self.watcher.status()
+
+    def honest_node(self) -> m.NodeStatus:
+        """The honest joiner's row."""
+        return next(node for node in self.status().nodes if node.own or node.name == "honest")
+
+    def refused(self, target: Target) -> Counter[str]:
+        """What was refused so far by the process that has this socket."""
+        status = self.status()
+        found = status.refused_frames if target.shard < 0 else status.shards[target.shard].refused_reasons
+        return Counter(found)
+
+    def memory(self) -> int:
+        """Bytes of the host's processes that have sockets."""
+        return sum(psutil.Process(pid).memory_info().rss for pid in self.pids if psutil.pid_exists(pid))
+
+    def restarted(self) -> int:
+        """Processes of the host that are not those of its start."""
+        now = {
+            child.pid for child in self.program.children() if child.cmdline()[-1] not in ("member", "player")
+        }
+        return len(self.pids - now)
+
+    def lost(self) -> int:
+        """Of the honest joiner's bundles."""
+        books = self.honest_node().bundles
+        return books.refused + books.dropped + books.stale
+
+    def unharmed(self) -> None:
+        """No process died, and the honest joiner goes on giving bundles and lost none."""
+        assert self.restarted() == 0, self.program.stderr[-3000:]
+        before = self.honest_node()
+
+        def plays_on() -> bool:
+            now = self.honest_node()
+            return now.bundles.stored > before.bundles.stored and now.steps > before.steps
+
+        wait_until(plays_on, _PATIENCE_S, "the honest joiner plays on")
+        status, node = self.status(), self.honest_node()
+        assert [shard.starts for shard in status.shards] == [1, 1]
+        assert status.term == 1
+        assert status.stopping == ""
+        assert (node.bundles.refused, node.bundles.dropped, node.bundles.stale) == (0, 0, 0), node
+        assert node.bundles.balanced()
+        assert node.refused_by_host == {}
+        assert self.honest is None or self.honest.code is None
+
+    # --- throwing
+
+    def fire(self, target: Target, count: int, rng: random.Random, who: tuple[Who, ...]) -> Volley:
+        """Throw `count` damaged messages at one socket, in bursts by each kind of peer in turn, and wait until the host
+        has dealt with them."""
+        volley = Volley(target.name)
+        before, memory = self.refused(target), self.memory()
+        burst = ENROL_BURST if target.name == "enrol" else BURST
+        with ExitStack() as stack:
+            throwers: list[tuple[Thrower, Thrower | None]] = []
+            for kind in itertools.islice(itertools.cycle(who), -(-count // burst)):
+                size = min(burst, count - volley.thrown)
+                throwers.append(self._burst(stack, target, kind, size, rng, volley))
+            self._settle(target, throwers, before, volley)
+            for thrower, _ in throwers:
+                thrower.look()
+                volley.cut += thrower.ended and thrower.door() == "in"
+        volley.raw = self.throw_raw(target, max(10, count // 20), rng)
+        wait_until(lambda: self._quiet(target), _PATIENCE_S, f"{target.name}: all was dealt with")
+        volley.refused = self.refused(target) - before
+        volley.growth = self.memory() - memory
+        volley.crashes, volley.lost = self.restarted(), self.lost()
+        return volley
+
+    def _quiet(self, target: Target) -> bool:
+        """Nothing more is refused, although the host goes on answering."""
+        before = self.refused(target)
+        if target.name == "enrol":
+            with self.thrower(target, None) as thrower:
+                self._enrol_answers(thrower)
+        return self.refused(target) == before
+
+    def thrower(self, target: Target, keys: KeyPair | None) -> Thrower:
+        """One more connection."""
+        return Thrower(self.context, self.base + target.offset, target.kind, keys, self.server_key)
+
+    def _burst(
+        self, stack: ExitStack, target: Target, who: Who, count: int, rng: random.Random, volley: Volley
+    ) -> tuple[Thrower, Thrower | None]:
+        """One key's messages. Returns its connection, and the one on which it would hear what became of bundles."""
+        keys = new_key_pair() if target.name != "enrol" else None
+        control: Thrower | None = None
+        if who == "admitted" and keys is not None:
+            control = stack.enter_context(self.thrower(CONTROL, keys))
+            self._introduce(control)
+        thrower = control if control is not None and target is CONTROL else None
+        if thrower is None:
+            thrower = stack.enter_context(self.thrower(target, keys))
+        seeds = self._seeds(target, rng)
+        heavy: list[Frames] = []
+        for _ in range(count):
+            parts = fuzz_kit.mutate(rng.choice(seeds), rng, seeds)
+            volley.thrown += 1
+            if max(map(len, parts)) > target.max_bytes:
+                heavy.append(parts)
+                continue
+            thrower.say(parts)
+            thrower.sure += target.surely_refused(parts)
+            while thrower.hear() is not None:
+                pass
+        if thrower.door() == "out":
+            volley.turned_away += 1
+            thrower.sure = 0
+        elif target.name == "enrol":
+            self._enrol_answers(thrower)
+        for parts in heavy[:2]:  # each of them costs a connection
+            self._throw_alone(target, keys, parts)
+        return thrower, control
+
+    def _throw_alone(self, target: Target, keys: KeyPair | None, parts: Frames) -> None:
+        """A message that is too large for this socket: the host ends the connection."""
+        with self.thrower(target, keys) as thrower:
+            if thrower.door() == "in":
+                thrower.say(parts)
+                wait_until(
+                    lambda: thrower.look() and thrower.ended,
+                    _PATIENCE_S,
+                    "what is too large ends the connection",
+                )
+
+    def _introduce(self, control: Thrower) -> None:
+        hello = m.Hello(
+            protocol=m.PROTOCOL,
+            version="0",
+            role="member",
+            name=f"fuzz{next(self._numbers)}",
+            boot_id="b",
+            players=1,
+        )
+        control.say([frames.encode(hello)])
+        self._welcome(control)
+
+    def _welcome(self, control: Thrower) -> m.Welcome:
+        while (parts := control.hear(_PATIENCE_S)) is not None:
+            message = frames.decode_from_broker(parts[0])
+            if isinstance(message, m.Welcome):
+                return message
+        raise AssertionError("no welcome")
+
+    def _settle(
+        self,
+        target: Target,
+        throwers: list[tuple[Thrower, Thrower | None]],
+        before: Counter[str],
+        volley: Volley,
+    ) -> None:
+        """Wait until the host has dealt with all: it counted what it had to refuse, and what came last is answered."""
+        if target is CONTROL:
+            for thrower, _ in throwers:
+                thrower.say([frames.encode(m.StatusAsk())])
+                self._answered(thrower, m.StatusReply)
+
+        def counted() -> bool:
+            for thrower, _ in throwers:
+                thrower.look()
+            volley.sure = sum(thrower.sure for thrower, _ in throwers if not thrower.ended)
+            return sum((self.refused(target) - before).values()) >= volley.sure
+
+        wait_until(counted, _PATIENCE_S, f"{target.name}: what had to be refused is counted")
+        if target.name.startswith("push"):
+            for thrower, control in throwers:
+                if control is not None and not thrower.ended:
+                    thrower.say(self.bundle(seq=10**6))
+                    self._answered(control, m.Receipts)
+
+    def _answered(self, thrower: Thrower, kind: type[m.Message]) -> None:
+        """An answer of this kind came, or the connection ended."""
+
+        def heard() -> bool:
+            thrower.look()
+            while (parts := thrower.hear()) is not None:
+                message, _ = fuzz_kit.attempt(RemoteProtocolError, frames.decode_from_broker, parts[0])
+                if isinstance(message, (kind, m.Refusal)):
+                    return True
+            return thrower.ended
+
+        wait_until(heard, _PATIENCE_S, f"a {kind.__name__}")
+
+    def _enrol_answers(self, thrower: Thrower) -> None:
+        """The enrol socket is within its budget again."""
+        ask = frames.encode(m.EnrolAsk(protocol=m.PROTOCOL, version="0", node_key=""))
+
+        def card() -> bool:
+            thrower.say([ask])
+            while (parts := thrower.hear(0.3)) is not None:
+                message, _ = fuzz_kit.attempt(RemoteProtocolError, frames.decode_enrol, parts[0])
+                if isinstance(message, m.EnrolCard):
+                    return True
+            return False
+
+        wait_until(card, _PATIENCE_S, "the enrol socket answers")
+
+    # --- what is thrown
+
+    def bundle(self, seq: int, run_id: str = "") -> Frames:
+        """A sound bundle of this run."""
+        schema = self.run.schema
+        arrays = {c.name: np.zeros((schema.rows(c), 1, *c.shape), c.dtype) for c in schema.columns}
+        header, payload = encode_bundle(
+            schema, arrays, slots=1, version=0, rank=0, serial=1, steps=schema.ticks, episodes=[]
+        )
+        delivery = m.Delivery(run_id=run_id or self.run.run_id, boot_id="b", seq=seq)
+        return [frames.encode(delivery), frames.encode(header), payload]
+
+    def _seeds(self, target: Target, rng: random.Random) -> list[Frames]:
+        """Sound messages of this socket, that are then damaged."""
+        if target is CONTROL:
+            return [
+                *fuzz_kit.seeds(m.ToBroker, rng, each=2),
+                *([frames.encode(known)] for known in _CONTROL_SEEDS),
+            ]
+        if target.name == "enrol":
+            return [
+                *fuzz_kit.seeds(m.EnrolMessage, rng, each=2),
+                *([frames.encode(known)] for known in _ENROL_SEEDS),
+            ]
+        if target.name.startswith("push"):
+            return [self.bundle(rng.randrange(1000)) for _ in range(8)]
+        if target.name.startswith("sample"):
+            return [*fuzz_kit.seeds(m.SampleMessage, rng), [frames.encode(m.SampleAsk(ask=1, count=2**40))]]
+        weights = frames.encode(
+            m.WeightsHeader(run_id=self.run.run_id, version=10**6, codec="lz4-named", size_bytes=3)
+        )
+        if target.name == "publish":
+            return [[weights, b"abc"], [weights], [weights, bytes(10_000)]]
+        topics = (b"", b"\x82", weights, rng.randbytes(8), rng.randbytes(200))
+        return [[first + topic] for topic in topics for first in (b"\x01", b"\x00", b"")]
+
+    # --- plain TCP
+
+    def throw_raw(self, target: Target, count: int, rng: random.Random) -> int:
+        """Connections that no ZeroMQ library makes; returns how many. The host must end each of them."""
+        left = count
+        while left > 0:
+            batch = [self._dial(target) for _ in range(min(left, 50))]
+            for connection in batch:
+                _write(connection, raw_bytes(rng, target.kind))
+            for connection in batch:
+                _until_ended(connection)
+            left -= len(batch)
+        return count
+
+    def _dial(self, target: Target) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.base + target.offset), timeout=_PATIENCE_S)
+
+    def close(self) -> None:
+        """Let go of the host."""
+        self.watcher.close()
+        self.context.destroy(linger=0)
+
+
+_CONTROL_SEEDS: tuple[m.Message, ...] = (
+    m.Hello(
+        protocol=m.PROTOCOL, version="0", role="member", name="x", boot_id="b", players=1,
+        seats=[m.Seat(rank=0, seed=1)],
+    ),
+    m.Hello(protocol=m.PROTOCOL, version="0", role="client", name="x", boot_id="b"),
+    m.Heartbeat(
+        boot_id="b", state="working", steps=5, books=m.Books(produced=3, stored=2, pending=1),
+        players=[m.PlayerReport(rank=0, state="working", steps=5)],
+    ),
+    m.Goodbye(reason="r", books=m.Books(produced=1, pending=1)),
+    m.StopAsk(reason="signal"),
+)  # fmt: skip
+_ENROL_SEEDS: tuple[m.Message, ...] = (
+    m.EnrolAsk(protocol=m.PROTOCOL, version="0", node_key="k" * 40),
+    m.EnrolBegin(protocol=m.PROTOCOL, version="0", node_key="k" * 40, name="n", share=b"S" + bytes(32)),
+    m.EnrolProof(proof=bytes(32)),
+)
+
+
+# --- bytes below ZeroMQ --------------------------------------------------------------------------------------------
+
+
+def raw_bytes(rng: random.Random, kind: int) -> bytes:
+    """What may come from a TCP connection: noise, half a greeting, a broken handshake, other protocols."""
+    choice = rng.randrange(10)
+    greeting = _greeting(rng.choice((b"NULL", b"CURVE", b"PLAIN", b"GSSAPI", b"X" * 20, b"")), rng)
+    if choice == 0:
+        return rng.randbytes(rng.randrange(1, 2000))
+    if choice == 1:
+        return greeting[: rng.randrange(len(greeting))]
+    if choice == 2:
+        return rng.choice(
+            (
+                b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+                b"\x16\x03\x01" + bytes(200),
+                b"SSH-2.0-x\r\n",
+                b"\r\n" * 50,
+            )
+        )
+    if choice == 3:
+        return b"\x01\x00" + _frame(b"hello", 0) * 3  # ZMTP 1.0
+    if choice == 4:
+        return fuzz_kit.mutate_bytes(greeting, rng)
+    if choice == 5:
+        return _greeting(b"CURVE", rng) + _command(
+            b"HELLO", bytes([1, 0]) + rng.randbytes(rng.choice((192, 0, 10, 3000)))
+        )
+    if choice == 6:  # a length of 2^63 and more
+        return (
+            _greeting(b"NULL", rng)
+            + rng.choice((b"\x02", b"\x06", b"\x03"))
+            + b"\xff" * 8
+            + rng.randbytes(50)
+        )
+    ready = _command(b"READY", _metadata(rng, kind))
+    messages = b"".join(
+        _frame(rng.choice((b"", fuzz_kit.PICKLE, rng.randbytes(30), b"\x01junk")), rng.randrange(8))
+        for _ in range(rng.randrange(9))
+    )
+    sound = _greeting(b"NULL", rng) + ready + messages
+    return sound if choice < 9 else fuzz_kit.mutate_bytes(sound, rng)
+
+
+def _greeting(mechanism: bytes, rng: random.Random) -> bytes:
+    """ZMTP 3: signature, version, mechanism, as-server, filler (rfc.zeromq.org/spec/23)."""
+    version = rng.choice((b"\x03\x00", b"\x03\x01", b"\x02\x00", b"\xff\xff"))
+    return (
+        b"\xff"
+        + bytes(8)
+        + b"\x7f"
+        + version
+        + mechanism[:20].ljust(20, b"\0")
+        + rng.choice((b"\0", b"\1"))
+        + bytes(31)
+    )
+
+
+def _frame(body: bytes, flags: int) -> bytes:
+    return (
+        bytes([flags & ~2, len(body)]) + body
+        if len(body) < 256
+        else bytes([flags | 2]) + len(body).to_bytes(8, "big") + body
+    )
+
+
+def _command(name: bytes, body: bytes) -> bytes:
+    return _frame(bytes([len(name)]) + name + body, 4)
+
+
+def _metadata(rng: random.Random, kind: int) -> bytes:
+    names = {zmq.DEALER: b"DEALER", zmq.PUSH: b"PUSH", zmq.XSUB: b"SUB"}
+    values = [
+        (b"Socket-Type", rng.choice((names[kind], names[kind], b"ROUTER", b"REQ", b"", b"X" * 300))),
+        (b"Identity", rng.choice((b"", b"\0\0\0\0\1", b"a" * 255, b"a" * 300))),
+        (
+            rng.choice((b"User-Id", b"Peer-Address", b"X-" + rng.randbytes(3))),
+            rng.choice((b"k" * 40, b"10.0.0.1")),
+        ),
+    ]
+    return b"".join(
+        bytes([len(name)]) + name + len(value).to_bytes(4, "big") + value
+        for name, value in values[: rng.randint(0, 3)]
+    )
+
+
+def _write(connection: socket.socket, data: bytes) -> None:
+    """Say all of it, and that nothing follows."""
+    try:
+        connection.sendall(data)
+        connection.shutdown(socket.SHUT_WR)
+    except OSError:
+        pass  # the host hung up already, which is its right
+
+
+def _until_ended(connection: socket.socket) -> None:
+    """The host read it to the end, and hung up."""
+    with connection:
+        try:
+            while connection.recv(4096):
+                pass
+        except TimeoutError as error:
+            raise AssertionError("the host keeps a connection whose other side is gone") from error
+        except OSError:
+            pass  # reset: it hung up with bytes unread
+
+
+# --- hosts ---------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def arena(folder: Path, *, open_: bool = True) -> Iterator[Arena]:
+    """A host with two shards that never trains, and an honest joiner; a closed host's is its own member."""
+    base = kit.free_base()
+    name = f"fuzz{base}"
+    players = "0" if open_ else "1"
+    flags = ("--env", "chain", "--agent", kit.IDLE, "--players", players, "--envs", "1")
+    with ExitStack() as stack:
+        program = stack.enter_context(
+            kit.host(folder, *flags, name=name, port=base, open_=open_, cwd=kit.ROOT)
+        )
+        program.wait_for("started")
+        honest = None
+        if open_:
+            where = f"127.0.0.1:{base}"
+            honest = stack.enter_context(kit.join(folder, name="honest", target=where, agent=kit.IDLE))
+            honest.wait_for("progress", lambda e: e["steps"] > 0)
+        # The trainer takes longest to start; all are there once it speaks.
+        program.wait_for("progress", lambda e: e["trainer"] == "waiting" and e["steps"] > 0)
+        made = Arena(base, program, honest, load_or_create(folder / f"home-{name}" / "owner.key"))
+        try:
+            yield made
+        finally:
+            made.close()

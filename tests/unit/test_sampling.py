@@ -1,0 +1,97 @@
+"""The trainer's sampler: many shards as if they were one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from p2prl.core.messages import SampleAsk, SampleReply
+from p2prl.core.schema import Column, SessionSchema
+from p2prl.learn.contracts import ReplaySpec
+from p2prl.learn.sampling import Sampler
+
+TICKS = 4
+SCHEMA = SessionSchema(TICKS, (Column("reward", "float32", ()),))
+#: Sixteen sessions in all, four of them per batch.
+SPEC = ReplaySpec(kind="queue", ticks=TICKS, batch=4, capacity_bytes=16 * SCHEMA.session_bytes(), min_ticks=0)
+
+
+class Queue:
+    """One shard's queue, as far as a sampler sees it."""
+
+    def __init__(self, boot_id: str, sessions: int = 0, inserted: int = 0) -> None:
+        self.boot_id, self.sessions, self.inserted = boot_id, sessions, inserted
+
+    def take(self, ticks: int) -> None:
+        self.sessions += ticks // TICKS
+        self.inserted += ticks
+
+    def answer(self, ask: SampleAsk) -> tuple[SampleReply, list[np.ndarray]]:
+        count = min(ask.count, self.sessions)
+        self.sessions -= count
+        reply = SampleReply(
+            ask=ask.ask,
+            count=count,
+            mass=self.sessions,
+            inserted_ticks=self.inserted,
+            boot_id=self.boot_id,
+            ticks=self.sessions * TICKS,
+            stale=0,
+        )
+        return reply, [np.zeros((count, TICKS), np.float32), np.zeros(count, np.int64)] if count else []
+
+
+def listen(sampler: Sampler, shards: dict[int, Queue], now: float) -> None:
+    """One dialogue with all shards."""
+    sampler.shards_listed({index: shard.boot_id for index, shard in shards.items()})
+    for index, ask in sampler.asks(now, 0):
+        sampler.replied(index, *shards[index].answer(ask))
+
+
+def consume(sampler: Sampler, shards: dict[int, Queue], now: float) -> int:
+    """Train on whatever is there; returns the batches."""
+    batches = 0
+    for turn in range(50):
+        listen(sampler, shards, now + turn)
+        while sampler.next_batch() is not None:
+            batches += 1
+    return batches
+
+
+def test_what_killed_trainers_had_in_their_hands_does_not_fill_a_queue_for_ever() -> None:
+    shards = {0: Queue("a"), 1: Queue("b")}
+    first = Sampler(SCHEMA, SPEC, seed=1)
+    room = first.limiter.insert_ceiling()
+    assert room == 16 * TICKS
+    for life in range(20):  # each takes in eight sessions, and is killed before it writes a checkpoint
+        trainer = Sampler(SCHEMA, SPEC, seed=life, sampled_total=0)
+        listen(trainer, shards, 0.0)
+        ceiling = trainer.limiter.insert_ceiling()
+        assert ceiling is not None
+        assert ceiling - sum(shard.inserted for shard in shards.values()) >= 8 * TICKS, "nobody may insert"
+        for shard in shards.values():
+            shard.take(4 * TICKS)
+        assert consume(trainer, shards, 1.0) == 2
+
+
+def test_what_waits_here_and_there_is_not_given_out_twice() -> None:
+    """The ceiling is what was consumed and the capacity, wherever sessions are at the moment."""
+    shards = {0: Queue("a", 6, 6 * TICKS), 1: Queue("b", 5, 5 * TICKS)}
+    sampler = Sampler(SCHEMA, SPEC, seed=1)
+    for turn in range(20):
+        listen(sampler, shards, float(turn))
+        assert sampler.limiter.insert_ceiling() == sampler.sampled_total + 16 * TICKS
+    while sampler.next_batch() is not None:
+        assert sampler.limiter.insert_ceiling() == sampler.sampled_total + 16 * TICKS
+    assert sampler.sampled_total > 0
+
+
+def test_a_shard_that_is_away_is_not_taken_for_one_that_lost_all() -> None:
+    shards = {0: Queue("a", 0, 0), 1: Queue("b", 3, 3 * TICKS)}
+    sampler = Sampler(SCHEMA, SPEC, seed=1)
+    listen(sampler, shards, 0.0)
+    away = {0: shards[0], 1: Queue("", 3, 3 * TICKS)}
+    for turn in range(1, 10):
+        sampler.shards_listed({0: "a", 1: ""})
+        for index, ask in sampler.asks(float(turn), 0):
+            sampler.replied(index, *away[index].answer(ask))
+    assert sampler.limiter.insert_ceiling() == 16 * TICKS
