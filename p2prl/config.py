@@ -59,7 +59,7 @@ class ReplayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_lag: NotNegative | None = None
     """Sessions older than this many weights versions are stale; 0 for no limit."""
     fsync_interval_s: NotNegativeFloat = 1.0
-    """A power cut may cost the acknowledged sessions of so many seconds; a kill, none. 0 brings each to the disk at once."""
+    """Seconds of acknowledged sessions that a power cut may cost (a kill: none); 0 brings each to the disk at once."""
 
 
 class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

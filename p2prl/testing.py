@@ -229,6 +229,10 @@ def _trace(env: gym.Env[Any, Any], spec: EnvSpec, steps: int) -> list[bytes]:
         action = action_for_env(env.action_space, join(spec.action, "action", columns))
         obs, reward, terminated, truncated, info = env.step(action)
         assert np.isfinite(float(reward)), f"step gave the reward {reward}"
+        low, high = spec.reward_range or (-np.inf, np.inf)
+        assert low <= float(reward) <= high, (
+            f"step gave the reward {reward}; its reward_range is {low} to {high}"
+        )
         assert isinstance(info, dict), f"step gave info of type {type(info).__name__}, not dict"
         over = bool(terminated or truncated)
         assert "final_observation" not in info, (

@@ -11,7 +11,7 @@ import random
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -33,8 +33,6 @@ from tests.fuzz_kit import Frames
 
 #: Messages of one key. Fewer than a key may have refused before it is put out, so that each of them is looked at.
 BURST = 50
-#: Nobody on the enrol socket has a key; it has a budget of answers for all together.
-ENROL_BURST = 200
 #: Bytes that all of a host's processes together may grow by meanwhile.
 MAX_GROWTH = 96 * 1024 * 1024
 _PATIENCE_S = 30.0
@@ -61,6 +59,11 @@ class Target:
     decode: Callable[[frames.Frame], object] | None = None
     shard: int = -1
 
+    @property
+    def curve(self) -> bool:
+        """All sockets but enrol have it."""
+        return self.name != "enrol"
+
     def surely_refused(self, parts: Frames) -> bool:
         """True if a host that hears this message must refuse it."""
         if self.name.startswith("sample"):
@@ -81,6 +84,25 @@ TARGETS = (
     Target("sample 1", 13, zmq.DEALER, 1_900, None, 1),
 )
 CONTROL = TARGETS[0]
+
+
+@dataclass
+class Burst:
+    """What one key throws at one socket.
+
+    Attributes:
+        keys: None without CURVE.
+        control: where it hears what became of bundles; None if it never introduced itself.
+        heavy: messages that are too large for the socket, and are thrown last.
+        sure: of those thrown, how many had to be refused if they were heard.
+    """
+
+    keys: KeyPair | None
+    thrower: Thrower
+    control: Thrower | None
+    thrown: int = 0
+    sure: int = 0
+    heavy: list[Frames] = field(default_factory=list)
 
 
 @dataclass
@@ -137,8 +159,8 @@ class Thrower:
             self.socket.curve_serverkey = server_key.encode()
         self._monitor = self.socket.get_monitor_socket()
         self._door = ""
+        #: The host let it in, and the connection ended all the same; or it never let it in.
         self.ended = False
-        self.sure = 0
         self.socket.connect(f"tcp://127.0.0.1:{port}")
 
     def door(self) -> str:
@@ -152,15 +174,17 @@ class Thrower:
             event = recv_monitor_message(self._monitor)["event"]
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._door = self._door or "in"
-            elif event in _TURNED_AWAY and not self._door:
-                self._door = "out"
-            elif event == zmq.EVENT_DISCONNECTED:
+            elif event in _TURNED_AWAY:
+                self._door = self._door or "out"
                 self.ended = True
         return True
 
     def say(self, parts: Frames) -> None:
         """Send, unless there is nobody any more."""
-        if self.socket.poll(int(1000 * _PATIENCE_S), zmq.POLLOUT):
+        while not self.socket.poll(20, zmq.POLLOUT):
+            if self.look() and self.ended:
+                return
+        with suppress(zmq.Again):  # it was turned away just now
             self.socket.send_multipart(parts, zmq.NOBLOCK)
 
     def hear(self, timeout_s: float = 0.0) -> Frames | None:
@@ -272,16 +296,18 @@ class Arena:
         has dealt with them."""
         volley = Volley(target.name)
         before, memory = self.refused(target), self.memory()
-        burst = ENROL_BURST if target.name == "enrol" else BURST
         with ExitStack() as stack:
-            throwers: list[tuple[Thrower, Thrower | None]] = []
-            for kind in itertools.islice(itertools.cycle(who), -(-count // burst)):
-                size = min(burst, count - volley.thrown)
-                throwers.append(self._burst(stack, target, kind, size, rng, volley))
-            self._settle(target, throwers, before, volley)
-            for thrower, _ in throwers:
-                thrower.look()
-                volley.cut += thrower.ended and thrower.door() == "in"
+            bursts = [
+                self.burst(stack, target, kind, min(BURST, count - first), rng)
+                for first, kind in zip(range(0, count, BURST), itertools.cycle(who), strict=False)
+            ]
+            volley.thrown = sum(burst.thrown for burst in bursts)
+            self._settle(target, bursts, before, volley)
+            for burst in bursts:
+                burst.thrower.look()
+                volley.turned_away += burst.thrower.door() == "out"
+                volley.cut += burst.thrower.ended and burst.thrower.door() == "in"
+        self._throw_heavy(target, bursts, volley)
         volley.raw = self.throw_raw(target, max(10, count // 20), rng)
         wait_until(lambda: self._quiet(target), _PATIENCE_S, f"{target.name}: all was dealt with")
         volley.refused = self.refused(target) - before
@@ -289,63 +315,12 @@ class Arena:
         volley.crashes, volley.lost = self.restarted(), self.lost()
         return volley
 
-    def _quiet(self, target: Target) -> bool:
-        """Nothing more is refused, although the host goes on answering."""
-        before = self.refused(target)
-        if target.name == "enrol":
-            with self.thrower(target, None) as thrower:
-                self._enrol_answers(thrower)
-        return self.refused(target) == before
-
     def thrower(self, target: Target, keys: KeyPair | None) -> Thrower:
         """One more connection."""
         return Thrower(self.context, self.base + target.offset, target.kind, keys, self.server_key)
 
-    def _burst(
-        self, stack: ExitStack, target: Target, who: Who, count: int, rng: random.Random, volley: Volley
-    ) -> tuple[Thrower, Thrower | None]:
-        """One key's messages. Returns its connection, and the one on which it would hear what became of bundles."""
-        keys = new_key_pair() if target.name != "enrol" else None
-        control: Thrower | None = None
-        if who == "admitted" and keys is not None:
-            control = stack.enter_context(self.thrower(CONTROL, keys))
-            self._introduce(control)
-        thrower = control if control is not None and target is CONTROL else None
-        if thrower is None:
-            thrower = stack.enter_context(self.thrower(target, keys))
-        seeds = self._seeds(target, rng)
-        heavy: list[Frames] = []
-        for _ in range(count):
-            parts = fuzz_kit.mutate(rng.choice(seeds), rng, seeds)
-            volley.thrown += 1
-            if max(map(len, parts)) > target.max_bytes:
-                heavy.append(parts)
-                continue
-            thrower.say(parts)
-            thrower.sure += target.surely_refused(parts)
-            while thrower.hear() is not None:
-                pass
-        if thrower.door() == "out":
-            volley.turned_away += 1
-            thrower.sure = 0
-        elif target.name == "enrol":
-            self._enrol_answers(thrower)
-        for parts in heavy[:2]:  # each of them costs a connection
-            self._throw_alone(target, keys, parts)
-        return thrower, control
-
-    def _throw_alone(self, target: Target, keys: KeyPair | None, parts: Frames) -> None:
-        """A message that is too large for this socket: the host ends the connection."""
-        with self.thrower(target, keys) as thrower:
-            if thrower.door() == "in":
-                thrower.say(parts)
-                wait_until(
-                    lambda: thrower.look() and thrower.ended,
-                    _PATIENCE_S,
-                    "what is too large ends the connection",
-                )
-
-    def _introduce(self, control: Thrower) -> None:
+    def introduce(self, control: Thrower) -> None:
+        """Become a member with one player that never plays."""
         hello = m.Hello(
             protocol=m.PROTOCOL,
             version="0",
@@ -357,38 +332,72 @@ class Arena:
         control.say([frames.encode(hello)])
         self._welcome(control)
 
-    def _welcome(self, control: Thrower) -> m.Welcome:
-        while (parts := control.hear(_PATIENCE_S)) is not None:
-            message = frames.decode_from_broker(parts[0])
-            if isinstance(message, m.Welcome):
-                return message
-        raise AssertionError("no welcome")
+    def burst(self, stack: ExitStack, target: Target, who: Who, count: int, rng: random.Random) -> Burst:
+        """One key's messages, queued to be sent."""
+        keys = new_key_pair() if target.curve else None
+        control: Thrower | None = None
+        if who == "admitted" and keys is not None:
+            control = stack.enter_context(self.thrower(CONTROL, keys))
+            self.introduce(control)
+        thrower = control if control is not None and target is CONTROL else None
+        if thrower is None:
+            thrower = stack.enter_context(self.thrower(target, keys))
+        burst = Burst(keys, thrower, control)
+        seeds = self._seeds(target, rng)
+        for _ in range(count):
+            parts = fuzz_kit.mutate(rng.choice(seeds), rng, seeds)
+            if max(map(len, parts)) > target.max_bytes:
+                burst.heavy.append(parts)
+                continue
+            thrower.say(parts)
+            burst.thrown += 1
+            burst.sure += target.surely_refused(parts)
+            while thrower.hear() is not None:
+                pass
+        return burst
 
-    def _settle(
-        self,
-        target: Target,
-        throwers: list[tuple[Thrower, Thrower | None]],
-        before: Counter[str],
-        volley: Volley,
-    ) -> None:
+    def _settle(self, target: Target, bursts: list[Burst], before: Counter[str], volley: Volley) -> None:
         """Wait until the host has dealt with all: it counted what it had to refuse, and what came last is answered."""
-        if target is CONTROL:
-            for thrower, _ in throwers:
-                thrower.say([frames.encode(m.StatusAsk())])
-                self._answered(thrower, m.StatusReply)
+        for burst in bursts:
+            burst.thrower.door()
 
         def counted() -> bool:
-            for thrower, _ in throwers:
-                thrower.look()
-            volley.sure = sum(thrower.sure for thrower, _ in throwers if not thrower.ended)
-            return sum((self.refused(target) - before).values()) >= volley.sure
+            for burst in bursts:
+                burst.thrower.look()
+            volley.sure = sum(burst.sure for burst in bursts if not burst.thrower.ended)
+            return (self.refused(target) - before).total() >= volley.sure
 
         wait_until(counted, _PATIENCE_S, f"{target.name}: what had to be refused is counted")
-        if target.name.startswith("push"):
-            for thrower, control in throwers:
-                if control is not None and not thrower.ended:
-                    thrower.say(self.bundle(seq=10**6))
-                    self._answered(control, m.Receipts)
+        for burst in bursts:
+            if target is CONTROL:
+                burst.thrower.say([frames.encode(m.StatusAsk())])
+                self._answered(burst.thrower, m.StatusReply)
+            elif target.name.startswith("push") and burst.control is not None and not burst.thrower.ended:
+                burst.thrower.say(self.bundle(seq=10**6))
+                self._answered(burst.control, m.Receipts)
+
+    def _throw_heavy(self, target: Target, bursts: list[Burst], volley: Volley) -> None:
+        """Messages that are too large for this socket: the host ends the connection."""
+        heavy = [(burst.keys, parts) for burst in bursts for parts in burst.heavy]
+        volley.thrown += len(heavy)
+        for keys, parts in heavy:
+            with self.thrower(target, keys) as thrower:
+                thrower.say(parts)
+                if thrower.door() == "in":
+                    wait_until(lambda: thrower.look() and thrower.ended, _PATIENCE_S, "the connection ends")
+
+    def _quiet(self, target: Target) -> bool:
+        """Nothing more is refused, although the host goes on: it answers, and its shards report."""
+        before, stored = self.refused(target), [shard.stored for shard in self.status().shards]
+        if target.name == "enrol":
+            with self.thrower(target, None) as thrower:
+                self._enrol_answers(thrower)
+
+        def reported() -> bool:
+            return all(shard.stored > old for shard, old in zip(self.status().shards, stored, strict=True))
+
+        wait_until(reported, _PATIENCE_S, "the shards report what the honest joiner gave")
+        return self.refused(target) == before
 
     def _answered(self, thrower: Thrower, kind: type[m.Message]) -> None:
         """An answer of this kind came, or the connection ended."""

@@ -165,7 +165,7 @@ class Ledger(msgspec.Struct):
             self._close_for_good()
             self.ended = Ended(
                 name=self.account or self.boot_id,
-                boots=[*self.boots, self.boot_id],
+                boots=[*self.boots, self.boot_id][-_MAX_BOOTS:],
                 books=self.current,
                 receipts=self.receipts,
                 steps=self.steps,

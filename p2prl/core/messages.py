@@ -831,7 +831,7 @@ class SampleReply(Message, frozen=True, kw_only=True, tag="sample_reply"):
     Attributes:
         count: samples that follow; may be fewer than asked for.
         mass: ticks (uniform) or sessions (queue) that could be sampled now.
-        stale: sessions that were dropped from the queue because they had grown older than max_lag.
+        stale: sessions that were dropped from the queue: older than max_lag, or of a node that is quarantined.
     """
 
     ask: int

@@ -26,6 +26,7 @@ from p2prl.learn.environments import (
     writers_of,
 )
 from p2prl.learn.spaces import for_env, join, split
+from p2prl.replay.validate import reward_outside
 
 #: A slot that fails so often in a row, without a step in between, is not begun anew once more.
 _FRUITLESS = 3
@@ -121,7 +122,8 @@ class Rollout:
         """Play T ticks in every slot.
 
         Raises:
-            EnvironmentFailed: an environment raises again and again; the rollout cannot go on.
+            EnvironmentFailed: an environment raises again and again, or gives a reward that it says cannot be (a host
+                would refuse the bundle, and the node for it); the rollout cannot go on.
         """
         columns = self._empty_columns()
         for name, row in self._first.items():
@@ -132,8 +134,20 @@ class Rollout:
         self._first = {name: columns[name][-1].copy() for name, _ in self._writers}
         if not self._watch.done:
             self._watch.see(columns, [name for name, _ in self._writers])
+        self._check_rewards(columns)
         resets = int(np.count_nonzero(columns["flags"] & RESET))
         return Bundle(columns, self._schema.ticks * self._slots - resets, episodes)
+
+    def _check_rewards(self, columns: dict[str, Array]) -> None:
+        declared = self._spec.reward_range
+        if declared is None:
+            return
+        for slot in range(self._slots):
+            rewards = columns["reward"][columns["flags"][:, slot] & RESET == 0, slot]
+            value = reward_outside(rewards, declared)
+            if value is not None:
+                text = f"slot {slot}: a reward of {value}, and its reward_range is {declared}: correct one of them"
+                raise EnvironmentFailed(f"{self._spec.id}: {text}", slot)
 
     def close(self) -> None:
         """Close the environments; may be called twice."""

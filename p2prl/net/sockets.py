@@ -238,6 +238,11 @@ class Network:
 
         socket.before_close(end)
 
+    @property
+    def held(self) -> int:
+        """How many peers wait until it is known whether they are admitted."""
+        return self._desk.held
+
     def reconsider(self) -> None:
         """Who is admitted may have changed: answer those peers that wait and are known now."""
         if self._loop is not None:

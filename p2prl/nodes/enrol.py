@@ -106,7 +106,9 @@ class Entry:
             )
             answer = self._dialogue(located, newcomer)
             if isinstance(answer, m.Refusal):
-                if answer.retry_after_s > 0:  # it is busy, or it was restarted in the middle of this
+                if (
+                    answer.reason != "wrong_code" and answer.retry_after_s > 0
+                ):  # it is busy, or it was restarted in the middle of this
                     self._pause(answer)
                     continue
                 tries += 1

@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from p2prl.core import messages as m
 from p2prl.core.weight_sync import WeightSync
 from p2prl.errors import RemoteProtocolError
+from p2prl.net import ipc
 from p2prl.net.keys import KeyPair, new_key_pair
 from p2prl.net.loop import Loop
 from p2prl.net.sockets import Frame, Limits, Network, Socket
@@ -32,8 +31,6 @@ _SOUND_S = 60.0
 _LOOP = 3
 #: Failures of environments are told the first, tenth, ... time: they may come each second.
 _TOLD = frozenset(10**power for power in range(10))
-#: Longest path of a Unix socket that all platforms take.
-_MAX_IPC_PATH = 100
 
 
 @dataclass
@@ -93,7 +90,6 @@ class Players:
         self.sync = WeightSync()
         self._weights: list[Frame] = []
         self.hellos: list[m.PlayerHello] = []
-        self._folder: Path | None = None
         #: Keys that may connect where there is no ipc; each player has its own.
         self.keys: set[str] = set()
         self._server_keys: KeyPair | None = None
@@ -102,13 +98,10 @@ class Players:
         self._timer = loop.every(0.1, self._watch)
 
     def _listen(self, network: Network) -> Socket:
-        if os.name == "posix":
-            folder = Path(tempfile.mkdtemp(prefix="p2prl-"))  # 0700: only this user's processes can connect
-            if len(str(folder)) <= _MAX_IPC_PATH - 10:
-                self._folder = folder
-                self._endpoint = f"ipc://{folder}/m"
-                return network.server("router", [self._endpoint], None, _LIMITS)
-            folder.rmdir()
+        self._folder = ipc.new_folder() if os.name == "posix" else None
+        if self._folder is not None:
+            self._endpoint = f"ipc://{ipc.socket_in(self._folder)}"
+            return network.server("router", [self._endpoint], None, _LIMITS)
         self._server_keys = new_key_pair()
         socket = network.server("router", ["tcp://127.0.0.1:*"], self._server_keys, _LIMITS)
         self._endpoint = socket.bound

@@ -11,7 +11,6 @@ import logging
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
@@ -23,8 +22,8 @@ from p2prl.core.schema import SessionSchema
 from p2prl.errors import P2prlError, RemoteProtocolError
 from p2prl.net.keys import fingerprint
 from p2prl.net.loop import Loop
-from p2prl.net.sockets import Frame, Limits, Network, Received, Socket
-from p2prl.net.zap import Admits, Rejected
+from p2prl.net.sockets import Frame, Limits, Network, Received
+from p2prl.net.zap import Rejected
 from p2prl.nodes.control import ControlLine
 from p2prl.nodes.process import emit, run_child
 from p2prl.nodes.wiring import ShardConfig, push_port, sample_port
@@ -40,6 +39,7 @@ log = logging.getLogger("p2prl")
 _PER_TURN, _TURN_S = 100, 0.2
 #: What ZeroMQ may hold of one connection, about.
 _QUEUE_BYTES = 16_000_000
+_SAMPLES = "samples"
 _SAMPLE_LIMITS = Limits(message_bytes=2_000, send_messages=100, receive_messages=100)
 #: How often a node over its quota is told `busy`, per second and for each bundle of its window: an honest one, always.
 _ANSWERS = 2.0
@@ -69,7 +69,6 @@ class Shard:
         #: The newest weights version known to exist.
         self.current = -1
         self.ready = False
-        self.refused_frames: dict[str, int] = {}
         folder = Path(config.folder) / f"shard-{config.index}"
         run = config.run
         params = ReplayParams(
@@ -95,12 +94,14 @@ class Shard:
         self.network = Network(self.loop, rejected=self._rejected)
         push, sample = push_port(config.base_port, index), sample_port(config.base_port, index)
 
-        def server(kind: Literal["pull", "router"], port: int, limits: Limits, admits: Admits) -> Socket:
-            places = [f"tcp://{host}:{port}" for host in config.bind]
-            return self.network.server(kind, places, config.server_keys, limits, admits, kind)
+        def at(port: int) -> list[str]:
+            return [f"tcp://{host}:{port}" for host in config.bind]
 
-        self.pull = server("pull", push, pull_limits(config.run.schema), self.guests.admits)
-        self.samples = server("router", sample, _SAMPLE_LIMITS, lambda key: key == config.staff.trainer)
+        limits, keys = pull_limits(config.run.schema), config.server_keys
+        self.pull = self.network.server("pull", at(push), keys, limits, self.guests.admits, "push")
+        self.samples = self.network.server(
+            "router", at(sample), keys, _SAMPLE_LIMITS, self._may_sample, _SAMPLES
+        )
         self.address = m.ShardAddress(index=index, push_port=push, sample_port=sample, boot_id=self.boot_id)
         self.control = ControlLine(
             self.loop,
@@ -155,9 +156,12 @@ class Shard:
             self.loop.on_readable(self.pull, self._on_bundles)
             self.loop.on_readable(self.samples, self._on_samples)
 
+    def _may_sample(self, key: str) -> bool:
+        return key == self.config.staff.trainer
+
     def _rejected(self, peer: Rejected) -> None:
         """A connection that did not come about."""
-        permitted = peer.server != "router" or peer.reason != "not_admitted"
+        permitted = peer.server != _SAMPLES or peer.reason != "not_admitted"
         self._refuse(peer.key, peer.reason if permitted else "not_permitted")
 
     def _refuse(self, key: str, reason: str) -> None:
@@ -253,7 +257,7 @@ class Shard:
             if received is None:
                 return
             try:
-                if received.user != self.config.staff.trainer:
+                if not self._may_sample(received.user):
                     raise RemoteProtocolError("not_permitted")
                 ask = frames.decode_sample(received.frames[0])
                 if not isinstance(ask, m.SampleAsk) or not 0 <= ask.count <= m.MAX_SAMPLE_COUNT:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -15,7 +16,7 @@ from p2prl.core.enrolment import Newcomer
 from p2prl.net.keys import fingerprint, new_key_pair
 from tests import kit
 from tests.conftest import wait_until
-from tests.loopback.trust_kit import CODE, Enrolling, Middle, house
+from tests.loopback.trust_kit import CODE, Enrolling, House, Middle, house
 
 _WITH_CODE = ("--code", CODE)
 
@@ -384,6 +385,18 @@ def test_only_the_owner_gives_orders(tmp_path: Path) -> None:
 # --- keys that are not known
 
 
+def turned_away(place: House) -> tuple[int, int]:
+    """Connections with an unknown key, and without a key, that broker and shards counted."""
+    shown = place.status()
+    refused = Counter(shown["refused_frames"])
+    for shard in shown["shards"]:
+        refused.update(shard["refused_reasons"])
+    return (
+        refused["not_admitted"] + refused["not_permitted"],
+        refused["no_curve"] + refused["bad_handshake"],
+    )
+
+
 def test_no_key_and_a_random_key_reach_nothing(tmp_path: Path) -> None:
     """On every socket but enrol: no answer, no effect, and each attempt is counted."""
     offsets = {"control": (0, "dealer"), "weights": (2, "sub"), "publish": (3, "push"), "push": (10, "push")}
@@ -397,12 +410,7 @@ def test_no_key_and_a_random_key_reach_nothing(tmp_path: Path) -> None:
                         peer.offer(m.StatusAsk())
                     if kind != "push":
                         assert peer.hear(0.5) is None
-        shown = place.status()
-        refused = {**shown["refused_frames"]}
-        for shard in shown["shards"]:
-            for reason, count in shard["refused_reasons"].items():
-                refused[reason] = refused.get(reason, 0) + count
-        assert refused.get("not_admitted", 0) + refused.get("not_permitted", 0) >= 5
-        assert refused.get("no_curve", 0) + refused.get("bad_handshake", 0) >= 5
-        [row] = [node for node in shown["nodes"] if node["name"] == "joiner"]
+        # A shard holds an unknown key for some seconds: the word that it was admitted may be on its way.
+        wait_until(lambda: all(count >= 5 for count in turned_away(place)), 20, "all of them are counted")
+        [row] = [node for node in place.status()["nodes"] if node["name"] == "joiner"]
         assert row["bundles"]["refused"] == 0

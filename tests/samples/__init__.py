@@ -4,3 +4,5 @@ from gymnasium.envs.registration import register
 
 register("Noise-v0", entry_point="tests.samples.envs:Noise")
 register("Unseeded-v0", entry_point="tests.samples.envs:Unseeded")
+register("Paced-v0", entry_point="tests.samples.envs:Paced")
+register("Fragile-v0", entry_point="tests.samples.envs:Fragile")

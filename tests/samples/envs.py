@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from typing import Any
 
 import gymnasium as gym
@@ -62,3 +64,64 @@ class Unseeded(gym.Env[Any, Any]):
         """Nothing depends on the action."""
         self._ticks += 1
         return self._rng.random(3, np.float32), 1.0, self._ticks >= 10, False, {}
+
+
+class Paced(Noise):
+    """Noise at a pace, so that many players cost a machine next to nothing, in episodes that each give their length.
+
+    Args:
+        tick_s: seconds of one step.
+        episode: steps of an episode.
+    """
+
+    def __init__(self, size: int = 64, tick_s: float = 0.005, episode: int = 100) -> None:
+        super().__init__(size)
+        self._tick_s, self._episode = tick_s, episode
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """The next episode."""
+        self._steps = 0
+        return super().reset(seed=seed)
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """The next tick."""
+        time.sleep(self._tick_s)
+        obs, _, _, _, info = super().step(action)
+        return obs, 1.0, self._steps >= self._episode, False, info
+
+
+class Fragile(Paced):
+    """Fails as real simulators do.
+
+    Args:
+        raises: chance that a step raises.
+        exits: chance that a step ends the whole process, with a last word on standard error.
+        broken: each reset raises.
+        tick_s: as in Paced.
+    """
+
+    def __init__(
+        self, raises: float = 0.0, exits: float = 0.0, broken: bool = False, tick_s: float = 0.005
+    ) -> None:
+        super().__init__(tick_s=tick_s)
+        self._raises, self._exits, self._broken = raises, exits, broken
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Raises if it is broken."""
+        if self._broken:
+            raise OSError("no simulator on this machine")
+        return super().reset(seed=seed)
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Raises or exits now and then."""
+        chance = float(self.np_random.random())
+        if chance < self._exits:
+            os.write(2, b"simulator: assertion failed in solver.c\n")
+            os._exit(3)
+        if chance < self._exits + self._raises:
+            raise RuntimeError("the contact solver diverged")
+        return super().step(action)

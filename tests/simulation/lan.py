@@ -64,6 +64,7 @@ class FakeLan:
     Attributes:
         after_event: called after each event.
         events: how many there were.
+        touched: names of the processes in which the last event happened.
     """
 
     rng: random.Random
@@ -71,6 +72,7 @@ class FakeLan:
     now: float = 0.0
     after_event: Callable[[], None] = lambda: None
     events: int = 0
+    touched: set[str] = field(default_factory=set)
     servers: dict[str, Server] = field(default_factory=dict)
     #: Connections by the name that the server knows them by.
     routes: dict[bytes, Link] = field(default_factory=dict)
@@ -93,7 +95,9 @@ class FakeLan:
             self.now, _, call = heapq.heappop(queue)
             call()
             self.events += 1
-            self.after_event()
+            if self.touched:
+                self.after_event()
+                self.touched.clear()
             if enough():
                 return
         self.now = max(self.now, end)

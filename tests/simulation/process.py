@@ -6,7 +6,7 @@ import heapq
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from tests.simulation.lan import HALF_OPEN_S, FakeLan, Frames, Link
 
@@ -87,7 +87,10 @@ class Process:
         alive: not killed yet.
         halts: for so many reasons it does not run.
         doomed: acts until it is killed in the midst of one; None for no such plan.
+        running: the process in which something happens now.
     """
+
+    running: ClassVar[Process | None] = None
 
     def __init__(self, machine: Machine, name: str, died: Callable[[Process], None]) -> None:
         self.machine, self.name, self._died = machine, name, died
@@ -149,10 +152,14 @@ class Process:
         if not self.awake:
             self._inbox.append(call)
             return
+        before, Process.running = Process.running, self
+        self.lan.touched.add(self.name)
         try:
             call()
         except Killed:
             self.kill()
+        finally:
+            Process.running = before
 
     def act(self) -> None:
         """Before each thing that others can see: perhaps it is the last moment."""
@@ -164,14 +171,17 @@ class Process:
 
     def kill(self) -> None:
         """kill -9."""
-        if not self.alive:
-            return
+        if self.alive:
+            self.end()
+            self._died(self)
+
+    def end(self) -> None:
+        """It ends by itself; what it had sent still goes, or not."""
         self.alive = False
         self._inbox.clear()
         self._timers.clear()
         self.machine.processes.remove(self)
         self.lan.died(self)
-        self._died(self)
 
     def stop(self, duration_s: float) -> None:
         """SIGSTOP, and SIGCONT after a while: time goes on without it."""

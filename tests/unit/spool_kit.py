@@ -11,13 +11,18 @@ from pathlib import Path
 import pytest
 
 from p2prl.core import messages as m
+from p2prl.core.schema import SessionSchema
+from p2prl.core.spaces import EnvSpec, Leaf
 from p2prl.core.spool import Account, Rules
+from p2prl.net.keys import KeyPair
 from p2prl.net.sockets import Frame
 from p2prl.nodes import spool_books, spool_file
 from p2prl.nodes.spool import Spool
+from p2prl.nodes.wiring import MemberConfig
 from p2prl.wire import frames
 
 HOST_KEY, RUN_ID = "h" * 40, "run-1"
+_SPACE = Leaf("discrete", "int64", (), (0.0,), (1.0,))
 PLENTY = Rules(bound_bytes=10_000_000, keep_free_bytes=0)
 
 
@@ -32,6 +37,58 @@ def frames_of(number: int, size: int = 100) -> tuple[bytes, bytes]:
 
 def number_of(header: Frame) -> int:
     return int(bytes(header))
+
+
+def run_spec(drops: bool = False, max_lag: int = 0) -> m.RunSpec:
+    return m.RunSpec(
+        run_id=RUN_ID, seed=0, env_id="e", env_args={}, env=EnvSpec("e", _SPACE, _SPACE), env_package="",
+        env_hash="", agent_name="a", agent_settings={}, agent_package="", agent_hash="",
+        schema=SessionSchema(ticks=8, columns=()), ladder=1, when_full="drop_oldest" if drops else "wait",
+        window_bytes=3_000, window_bundles=6, max_lag=max_lag, envs=1,
+    )  # fmt: skip
+
+
+def member_config(folder: Path, bound: int) -> MemberConfig:
+    return MemberConfig(
+        host="192.0.2.1", base_port=1, server_key=HOST_KEY, keys=KeyPair("", ""), name="n", players=1,
+        spool_bytes=bound, spool_folder=str(folder), keep_free_bytes=0,
+    )  # fmt: skip
+
+
+class Clock:
+    """Moves when it is told to."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Killed(BaseException):
+    """What kill -9 looks like from inside: nothing that follows happens."""
+
+
+class Killer:
+    """Stands where the operating system takes bytes, and kills the process before one of the writes, or within it.
+
+    Attributes:
+        writes: how many more it lets pass; None for all.
+    """
+
+    writes: int | None = None
+
+    def __call__(self, file: FileIO, data: bytes) -> None:
+        if self.writes == 0:
+            self.writes = None
+            file.write(data[: len(data) // 2] if file.tell() == Path(str(file.name)).stat().st_size else b"")
+            raise Killed
+        if self.writes is not None:
+            self.writes -= 1
+        file.write(data)
+
+    def patch(self, patch: pytest.MonkeyPatch) -> None:
+        for module in (spool_file, spool_books):
+            patch.setattr(module, "write_all", self)
 
 
 class Books:
@@ -97,6 +154,7 @@ class Shards:
 
     Attributes:
         kept: by (shard, boot id, sequence number): the bundle's number.
+        unfit: those that are stale or refused, and stay so.
         inbox: sent, and not looked at.
         answers: verdicts that are under way.
     """
@@ -104,6 +162,7 @@ class Shards:
     term: int = 1
     boots: list[str] = field(default_factory=lambda: ["a1", "b1"])
     kept: dict[tuple[int, str, int], int] = field(default_factory=dict)
+    unfit: dict[tuple[int, str, int], str] = field(default_factory=dict)
     inbox: list[tuple[int, m.Delivery, int]] = field(default_factory=list)
     answers: list[m.Receipts] = field(default_factory=list)
     takes: Callable[[], bool] = lambda: True
@@ -129,11 +188,13 @@ class Shards:
         new = 0
         for shard, delivery, number in self.inbox:
             name = (shard, delivery.boot_id, delivery.seq)
-            word = status
+            word = self.unfit.get(name, status)
+            if word in ("stale", "refused") and name not in self.kept:
+                self.unfit[name] = word
             if name in self.kept:
                 assert self.kept[name] == number, "one name for two bundles"
                 word = "duplicate"
-            elif status == "stored":
+            elif word == "stored":
                 self.kept[name] = number
                 new += 1
             verdict = m.Verdict(seq=delivery.seq, status=word)

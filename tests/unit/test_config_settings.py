@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2prl.config import AgentConfig, EnvConfig, Experiment, ReplayConfig, StopConfig
+from p2prl.config import AgentConfig, EnvConfig, Experiment, LimitsConfig, ReplayConfig, StopConfig
 from p2prl.errors import UsageError
 from p2prl.settings import (
     dump_experiment,
@@ -39,6 +39,7 @@ _experiments = st.builds(
     replay=st.builds(
         ReplayConfig, kind=st.sampled_from(["queue", "uniform", None]), batch=st.integers(1, 99) | st.none()
     ),
+    limits=st.builds(LimitsConfig, node_bytes_per_s=st.integers(0, 1 << 40)),
     stop=st.builds(StopConfig, mean_return=st.floats(-1e9, 1e9) | st.none()),
 )
 
@@ -85,6 +86,10 @@ def test_each_preset_loads_under_its_own_name_and_says_what_it_is(name: str) -> 
         ("env.args.a.b=1", ("env", "args", "a", "b"), 1),
         ("replay.batch=32", ("replay", "batch"), 32),
         ("replay.capacity_bytes=64MB", ("replay", "capacity_bytes"), 64_000_000),
+        ("replay.fsync_interval_s=0", ("replay", "fsync_interval_s"), 0.0),
+        ("limits.node_bytes_per_s=25MB", ("limits", "node_bytes_per_s"), 25_000_000),
+        ("limits.node_bytes_per_s=0", ("limits", "node_bytes_per_s"), 0),
+        ("limits.node_bundles_per_s=1e4", ("limits", "node_bundles_per_s"), 10_000),
         ("replay.capacity_bytes=1.5 MiB", ("replay", "capacity_bytes"), 1_572_864),
         ("play.when_full=drop_oldest", ("play", "when_full"), "drop_oldest"),
         ("train.publish_interval_s=1", ("train", "publish_interval_s"), 1.0),
@@ -126,6 +131,10 @@ def test_the_last_assignment_wins_and_replaces_what_the_file_says() -> None:
         ("shards=two", "expected int, got str"),
         ("seed=-1", "expected int >= 0"),
         ("stop.steps=2.5", "expected int, got float"),
+        ("limits.node_bundles_per_s=-1", "expected int >= 0"),
+        ("limits.node_bytes_per_s=fast", "64MB"),
+        ("node_bundles_per_s=1", "did you mean limits.node_bundles_per_s?"),
+        ("replay.fsync_interval_s=-1", "expected float >= 0"),
         ("stop.mean_return=nan", "must be finite"),
         ("agent=dqn", "agent.name"),
         ("agent.settings=3", "table"),
@@ -185,7 +194,7 @@ def test_another_environment_or_agent_drops_what_was_chosen_for_the_old_one() ->
         name="mine",
         env=EnvConfig("A-v1", {"x": 1}),
         agent=AgentConfig("dqn", {"lr": 1}),
-        replay=ReplayConfig(batch=3),
+        replay=ReplayConfig(batch=3, fsync_interval_s=0.0),
     )
     assert with_env(base, "A-v1") is base
     assert with_agent(base, "dqn") is base
@@ -194,7 +203,7 @@ def test_another_environment_or_agent_drops_what_was_chosen_for_the_old_one() ->
     other = with_agent(base, "path/to/my.py:Mine")
     assert (other.agent, other.replay, other.env) == (
         AgentConfig(f"{Path.cwd().as_posix()}/path/to/my.py:Mine"),
-        ReplayConfig(),
+        ReplayConfig(fsync_interval_s=0.0),  # of the host's disk
         base.env,
     )
     assert other.name == "mine-mine"

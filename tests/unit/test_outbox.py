@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from p2prl.core.messages import ShardAddress, Verdict
-from p2prl.core.outbox import Effect, Forget, Outbox, Send
+from p2prl.core.messages import Books, ShardAddress, Verdict
+from p2prl.core.outbox import Effect, Forget, Name, Outbox, Send
 
 
 def shards(*boots: str) -> list[ShardAddress]:
@@ -175,6 +175,86 @@ def test_refusals_and_stale_are_settled_with_their_reason() -> None:
     assert books.refused_reasons == {"not_finite": 1}
     assert (books.produced, books.refused, books.stale, books.dropped, books.pending) == (5, 1, 1, 2, 1)
     assert books.balanced()
+
+
+# --- bundles that wait outside, in the spool
+
+
+def test_what_waits_outside_is_pending_and_comes_in_when_it_is_taken() -> None:
+    box = opened(boots=("a",))
+    for _ in range(3):
+        box.put_outside()
+    assert (box.books().produced, box.books().pending, box.in_window, box.pending) == (3, 3, 0, 3)
+    assert sends(box.taken_in(7, 10, 8, None, 0.0)) == [(0, 0, 7)]
+    assert (box.in_window, box.pending) == (1, 3)
+    box.given_up("spool full")
+    box.grown_stale()
+    assert box.settled(0, stored(0), None, 0.0) == [Forget(7, "stored", "")]
+    books = box.books()
+    assert (books.produced, books.stored, books.stale, books.pending) == (3, 1, 1, 0)
+    assert books.dropped_reasons == {"spool full": 1}
+    assert books.balanced()
+
+
+def test_books_go_on() -> None:
+    before = Books(
+        produced=20, stored=9, pending=4, refused=3, stale=2, dropped=2, duplicate=5,
+        refused_reasons={"not_finite": 3}, dropped_reasons={"member died": 2},
+    )  # fmt: skip
+    box = Outbox(1000, 10, books=before)
+    assert box.books() == before
+    box.dropped("window full", 1)
+    assert before.dropped_reasons == {"member died": 2}
+    assert box.books().balanced()
+
+
+def test_a_bundle_of_an_earlier_boot_keeps_its_name() -> None:
+    box = opened()
+    box.put_outside()
+    [sent] = box.taken_in(3, 10, 8, Name(1, "old", 41), 0.0)
+    assert sent == Send(1, 41, 3, "old")
+    assert box.ticked(5.0) == [sent]
+    assert box.shards_listed(1, shards("a", "b2"), 6.0) == [sent]
+    assert box.settled(1, stored(41), None, 7.0) == [], "another bundle, of this boot"
+    assert box.settled(0, stored(41), None, 7.0, boot_id="old") == [], "another shard"
+    assert box.settled(1, stored(41), None, 7.0, boot_id="older") == []
+    assert box.settled(1, stored(41), None, 7.0, boot_id="old") == [Forget(3, "stored", "")]
+
+
+def test_boots_do_not_share_numbers() -> None:
+    box = opened(boots=("a",))
+    for _ in range(2):
+        box.put_outside()
+    box.taken_in(1, 10, 8, Name(0, "old", 0), 0.0)
+    assert sends(box.taken_in(2, 10, 8, None, 0.0)) == [(0, 0, 2)]
+    box.send_failed(0, 0, 0.0, "old")
+    assert sends(box.ticked(0.5)) == [(0, 0, 1)]
+    box.settled(0, stored(0, status="duplicate"), None, 1.0, boot_id="old")
+    assert (box.pending, box.books().duplicate) == (1, 1)
+    box.settled(0, stored(0, status="duplicate"), None, 1.0, boot_id="stranger")
+    assert box.books().duplicate == 1
+
+
+def test_an_earlier_boots_bundle_waits_for_its_shard_but_not_for_the_grant() -> None:
+    box = opened(boots=("a", ""))
+    box.granted(0, 0.0)
+    box.put_outside()
+    box.put_outside()
+    assert box.taken_in(1, 10, 8, Name(1, "old", 5), 0.0) == []
+    assert sends(box.ticked(100.0)) == []
+    assert sends(box.shards_listed(1, shards("a", "b"), 101.0)) == [(1, 5, 1)]
+    assert sends(box.taken_in(2, 10, 8, Name(0, "old", 5), 101.0)) == [(0, 5, 2)]
+    box.put_outside()
+    assert sends(box.taken_in(3, 10, 8, None, 101.0)) == []
+
+
+def test_up_means_that_a_shard_is_there() -> None:
+    box = Outbox(1000, 10)
+    assert not box.up
+    box.shards_listed(1, shards("", "b"), 0.0)
+    assert box.up
+    box.shards_listed(1, shards("", ""), 0.0)
+    assert not box.up
 
 
 @pytest.mark.parametrize("seed", range(20))

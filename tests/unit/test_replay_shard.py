@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import shutil
+import tracemalloc
 from io import FileIO
 from pathlib import Path
 
+import lz4.block
 import msgspec
 import numpy as np
 import pytest
@@ -18,8 +20,10 @@ from p2prl.core.schema import SessionSchema
 from p2prl.errors import LocalProtocolError, RemoteProtocolError
 from p2prl.replay import log as log_module
 from p2prl.replay.counters import MAX_NODES
+from p2prl.replay.log import LogError
 from p2prl.replay.params import ReplayParams
 from p2prl.replay.shard import ShardStore
+from p2prl.wire.bundle import MAX_SLOTS
 from p2prl.wire.frames import encode
 from tests.unit.replay_kit import BOOT, CARTPOLE, NODE, RUN, make_bundle, open_shard, play, push
 
@@ -153,6 +157,65 @@ def test_hostile_bytes_never_raise(tmp_path: Path, data: st.DataObject) -> None:
 def test_a_schema_that_cannot_be_used_is_our_mistake(tmp_path: Path) -> None:
     with pytest.raises(LocalProtocolError, match="at least one tick"):
         ShardStore.open(tmp_path, SessionSchema(0, CARTPOLE.columns), ReplayParams(), 0)
+
+
+def bomb(size: int) -> bytes:
+    """`size` zeros as one lz4 block, made by hand: one literal, one long match, five literals (lz4_Block_format.md)."""
+    more, rest = divmod(size - 1 - 5 - 4 - 15, 255)
+    return b"\x1f\x00\x01\x00" + b"\xff" * more + bytes([rest]) + b"\x50" + bytes(5)
+
+
+@pytest.mark.parametrize("slots", [4, MAX_SLOTS])
+@pytest.mark.parametrize(
+    "block",
+    [bomb(512 << 20), (1 << 30).to_bytes(4, "little") + b"\x00", bomb(512 << 20)[:1000], b"\x1f"],
+    ids=["512 MiB of zeros in 2 MiB", "a header that claims 1 GiB", "a torn one", "one byte"],
+)
+def test_a_bomb_is_refused_before_memory_is_taken_for_it(tmp_path: Path, block: bytes, slots: int) -> None:
+    """No decoded size but the schema's is ever believed."""
+    shard = open_shard(tmp_path)
+    header, payload = make_bundle()
+    rest = payload[header.sizes[0] :]
+    lie = msgspec.structs.replace(
+        header, slots=slots, codecs=["lz4", *header.codecs[1:]], sizes=[len(block), *header.sizes[1:]]
+    )
+    frame, body = encode(lie), block + rest
+    delivery = Delivery(run_id=RUN, boot_id=BOOT, seq=0)
+    tracemalloc.start()
+    try:
+        verdict = shard.accept(NODE, delivery, frame, body, 0, RUN, 0.0).verdict
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (verdict.status, verdict.reason) == ("refused", "bad_codec")
+    assert peak < 2 * MAX_SLOTS * CARTPOLE.session_bytes()
+    assert (shard.sessions, shard.stored_total) == (0, 0)
+    assert list(tmp_path.glob("*.seg")) == []
+    shard.close()
+
+
+def test_the_bomb_of_these_tests_is_one() -> None:
+    assert lz4.block.decompress(bomb(1 << 20), uncompressed_size=1 << 20) == bytes(1 << 20)
+    assert 2 << 20 < len(bomb(512 << 20)) < 3 << 20
+
+
+def test_the_buffer_is_bounded_in_bytes_and_huge_bundles_evict_more(tmp_path: Path) -> None:
+    shard = open_shard(tmp_path, sessions=100)
+    limit = 100 * CARTPOLE.session_bytes()
+    for seq in range(50):
+        push(shard, seq, slots=2)
+    assert (shard.size_bytes, shard.counters.evicted) == (limit, 0)
+    push(shard, 50, slots=2)
+    assert (shard.size_bytes, shard.counters.evicted) == (limit, 2)
+    push(shard, 51, slots=80)
+    assert (shard.size_bytes, shard.counters.evicted) == (limit, 82)
+    assert contents(shard) >= set(sessions(51, slots=80))
+    push(shard, 52, slots=300)
+    assert (shard.size_bytes, shard.counters.evicted) == (limit, 382)
+    assert contents(shard) <= set(sessions(52, slots=300))
+    # The log holds what is live, and no more than a segment beyond it.
+    assert open_shard(tmp_path, sessions=100).size_bytes == limit
+    shard.close()
 
 
 # --- a queue ------------------------------------------------------------------------------------------------
@@ -397,6 +460,38 @@ def test_bytes_go_to_the_disk_at_each_interval(tmp_path: Path, monkeypatch: pyte
     push(shard, 2, now=12.5)
     shard.close()
     assert len(synced) == 3
+
+
+def test_with_an_interval_of_0_what_is_said_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(log_module.os, "fsync", synced.append)
+    shard = open_shard(tmp_path, fsync_interval_s=0.0)
+    for seq in range(5):
+        push(shard, seq)
+    assert synced == []
+    shard.flush()
+    assert len(synced) == 1  # once for all verdicts of a turn
+    shard.flush()
+    shard.tick(9.0)
+    assert len(synced) == 1
+    push(shard, 5)
+
+    def broken(fd: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log_module.os, "fsync", broken)
+        with pytest.raises(LogError):
+            shard.flush()
+    shard.flush()
+    assert len(synced) == 2
+    later = open_shard(tmp_path / "later", fsync_interval_s=1.0)
+    push(later, 0)
+    later.flush()
+    assert len(synced) == 2
+    shard.close()
 
 
 def test_a_disk_that_does_not_sync_is_busy_before_anything_changed(

@@ -353,6 +353,27 @@ def test_a_reset_of_the_wrong_shape_is_refused_and_what_was_made_is_closed() -> 
     assert [env.closed for env in made] == [1, 1]
 
 
+def declaring(reward_range: tuple[float, float]) -> gym.Env[Any, Any]:
+    """A chain that gives -0.1 a step and 1 at its end, and says what it gives."""
+    env = make_chain(step_reward=-0.1)
+    env.unwrapped.reward_range = reward_range  # type: ignore[attr-defined]
+    return env
+
+
+def test_a_reward_that_the_environment_says_cannot_be_is_its_own_mistake() -> None:
+    """Said here: a host would refuse each bundle, and then the node."""
+    honest = roll(lambda: declaring((-0.1, 1.0)), right)
+    assert honest._spec.reward_range == (-0.1, 1.0)
+    bundle = honest.collect()
+    assert bundle.episodes
+    wrong = roll(lambda: declaring((0.0, 1.0)), right)
+    with pytest.raises(
+        EnvironmentFailed, match=r"chain: slot 0: a reward of -0\.1\d*, and its reward_range is"
+    ) as caught:
+        wrong.collect()
+    assert caught.value.slot == 0
+
+
 def test_an_agent_that_leaves_a_field_out_is_stopped() -> None:
     env = make_chain()
     spec = env_spec(env, "chain")

@@ -97,7 +97,7 @@ def test_a_refused_key_is_told_of(wire: Wire) -> None:
 def test_a_key_that_is_not_known_yet_gets_in_once_it_is(wire: Wire) -> None:
     server = wire.server("pull")
     pusher = wire.dial(server, OTHER)
-    wire.until(lambda: wire.near._desk.held == 1)
+    wire.until(lambda: wire.near.held == 1)
     pusher.send([b"early"])
     assert wire.heard(server) is None
     wire.known[OTHER.public] = True
@@ -109,7 +109,7 @@ def test_a_key_that_is_not_known_yet_gets_in_once_it_is(wire: Wire) -> None:
 def test_the_timer_asks_again_too(wire: Wire) -> None:
     server = wire.server("pull")
     wire.dial(server, OTHER).send([b"early"])
-    wire.until(lambda: wire.near._desk.held == 1)
+    wire.until(lambda: wire.near.held == 1)
     wire.known[OTHER.public] = True
     wire.until(lambda: wire.heard(server) == (OTHER.public, b"early"))
 
@@ -130,7 +130,7 @@ def test_each_server_has_its_own_list(wire: Wire) -> None:
     first = wire.server("pull", admits=lambda key: key == OTHER.public)
     second = wire.server("pull")
     pushers = [wire.dial(server, keys) for server in (first, second) for keys in (GOOD, OTHER)]
-    wire.until(lambda: len(wire.rejected) == 1 and wire.near._desk.held == 1)
+    wire.until(lambda: len(wire.rejected) == 1 and wire.near.held == 1)
     assert wire.rejected[0].key == GOOD.public
     pushers[1].send([b"hello"])
     wire.until(lambda: wire.heard(first) == (OTHER.public, b"hello"))

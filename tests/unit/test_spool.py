@@ -118,6 +118,15 @@ def test_what_was_sent_keeps_its_name_and_goes_first(tmp_path: Path) -> None:
     assert again.next() is None
 
 
+def test_one_that_its_sender_holds_does_not_hide_those_that_wait(tmp_path: Path) -> None:
+    spool = begun(tmp_path, Books())
+    add(spool, 0)
+    add(spool, 1, held=True)
+    add(spool, 2)
+    assert (spool.count, spool.waiting) == (3, 2)
+    assert drain(spool) == [0, 2]
+
+
 def test_books_go_on_after_a_restart(tmp_path: Path) -> None:
     books = Books(books=BooksMessage(produced=7, stored=7))
     spool = begun(tmp_path, books)

@@ -156,6 +156,12 @@ class NaN(Chain):
         return obs, float("nan"), *rest
 
 
+class Modest(Chain):
+    """Gives more than it says."""
+
+    reward_range = (0.0, 0.5)
+
+
 class Overflowing(Chain):
     def step(self, action: int) -> Any:
         _, *rest = super().step(action)
@@ -174,6 +180,7 @@ class Restarting(Chain):
         (lambda: Deaf(random_start=True), "same seed and actions differ"),
         (lambda: Big(observation="box"), r"reset gave obs the shape \(3, 3\)"),
         (NaN, "the reward nan"),
+        (Modest, "the reward 1.0; its reward_range is 0.0 to 0.5"),
         (Overflowing, "uint8, its space's dtype, cannot hold"),
         (Restarting, "resets itself"),
     ],

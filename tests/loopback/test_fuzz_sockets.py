@@ -1,0 +1,159 @@
+"""Thousands of damaged messages at each live socket of a host, and plain TCP noise: no process dies of it, what is
+refused is counted, and an honest joiner loses nothing. `scripts/fuzz` throws as many as it is told to."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from p2prl.core import messages as m
+from p2prl.net.keys import new_key_pair
+from p2prl.wire import frames
+from tests import fuzz_arena, fuzz_kit
+from tests.conftest import wait_until
+from tests.fuzz_arena import BURST, CONTROL, MAX_GROWTH, TARGETS, Arena, Target
+
+MESSAGES = 2000
+_NAMED = {target.name: target for target in TARGETS}
+every_target = pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+every_curve_target = pytest.mark.parametrize(
+    "target", [target for target in TARGETS if target.curve], ids=lambda target: target.name
+)
+
+
+@pytest.fixture(scope="module")
+def arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
+    with fuzz_arena.arena(tmp_path_factory.mktemp("fuzz")) as made:
+        yield made
+
+
+@every_target
+def test_damaged_messages(arena: Arena, target: Target) -> None:
+    # The enrol socket looks at a hundred messages a second, whoever sends them.
+    count = MESSAGES // 4 if target.name == "enrol" else MESSAGES
+    volley = arena.fire(target, count, random.Random(f"{target.name} 1"), ("admitted", "stranger"))
+    arena.unharmed()
+    assert volley.thrown == count
+    assert (volley.crashes, volley.lost, volley.cut) == (0, 0, 0)
+    assert volley.growth < MAX_GROWTH
+    assert set(volley.refused) <= set(m.REFUSALS)
+    assert volley.refused.total() >= volley.sure
+    if target.name in ("publish", "sample 0", "sample 1"):  # only the trainer gets through to these
+        assert volley.turned_away == count // BURST
+    elif target.name != "weights":
+        assert volley.turned_away == 0
+        assert volley.sure > count / 4, "hardly anything that was thrown was wrong"
+
+
+# --- pickles -------------------------------------------------------------------------------------------------------
+
+
+def _messages_of(arena: Arena, target: Target) -> list[list[bytes]]:
+    """Sound messages of a socket."""
+    if target is CONTROL:
+        return [[frames.encode(m.StatusAsk())], [frames.encode(m.WeightsAsk())]]
+    if target.name == "enrol":
+        return [[frames.encode(m.EnrolAsk(protocol=m.PROTOCOL, version="0", node_key=""))]]
+    return [arena.bundle(seq=5)]
+
+
+def _with_pickles(parts: list[bytes]) -> list[list[bytes]]:
+    """In the place of each frame, and before, between and behind them."""
+    instead = [[*parts[:i], fuzz_kit.PICKLE, *parts[i + 1 :]] for i in range(len(parts))]
+    beside = [[*parts[:i], fuzz_kit.PICKLE, *parts[i:]] for i in range(len(parts) + 1)]
+    return instead + beside
+
+
+@pytest.mark.parametrize("name", ["control", "enrol", "push 0", "push 1"])
+def test_pickles_in_every_position_are_refused(arena: Arena, name: str) -> None:
+    target = _NAMED[name]
+    bad = [pickled for parts in _messages_of(arena, target) for pickled in _with_pickles(parts)]
+    before = arena.refused(target)
+    with arena.thrower(target, new_key_pair() if target.curve else None) as thrower:
+        for parts in bad:
+            thrower.say(parts)
+        reason = "not_permitted" if name.startswith("sample") else "malformed"
+        wait_until(
+            lambda: (arena.refused(target) - before)[reason] >= len(bad),
+            15.0,
+            f"{len(bad)} are refused as {reason}",
+        )
+    arena.unharmed()
+
+
+@pytest.mark.parametrize("name", ["weights", "publish", "sample 0", "sample 1"])
+def test_pickles_where_nothing_is_read(arena: Arena, name: str) -> None:
+    """A subscription is a filter; and only the trainer gets through to the others."""
+    before = arena.status().weights_version
+    with arena.thrower(_NAMED[name], new_key_pair()) as thrower:
+        for parts in ([fuzz_kit.PICKLE], [b"\x01" + fuzz_kit.PICKLE], [fuzz_kit.PICKLE, fuzz_kit.PICKLE]):
+            thrower.say(parts)
+        assert thrower.door() == ("in" if name == "weights" else "out")
+    arena.unharmed()
+    assert arena.status().weights_version == before
+
+
+# --- other ways ----------------------------------------------------------------------------------------------------
+
+
+@every_curve_target
+def test_nobody_gets_in_without_curve(arena: Arena, target: Target) -> None:
+    before = arena.refused(CONTROL)
+    with arena.thrower(target, None) as thrower:
+        for _ in range(20):
+            thrower.say([fuzz_kit.PICKLE])
+        assert thrower.door() == "out"
+    assert (arena.refused(CONTROL) - before)["malformed"] == 0
+    arena.unharmed()
+
+
+def test_one_key_that_never_stops_is_put_out(arena: Arena) -> None:
+    keys, rng = new_key_pair(), random.Random(4)
+    with arena.thrower(CONTROL, keys) as thrower:
+        arena.introduce(thrower)
+        for _ in range(MESSAGES):
+            thrower.say([fuzz_kit.mutate_bytes(b"garbage", rng)])
+
+        def put_out() -> bool:
+            rows = [node for node in arena.status().nodes if node.key == keys.public]
+            return any(node.standing == "quarantined" for node in rows)
+
+        wait_until(put_out, 15.0, "the key is quarantined")
+    arena.unharmed()
+    with arena.thrower(CONTROL, keys) as thrower:
+        assert thrower.door() == "out"
+
+
+# --- a host that does not admit everybody --------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
+    with fuzz_arena.arena(tmp_path_factory.mktemp("closed"), open_=False) as made:
+        yield made
+
+
+def test_a_key_that_was_not_let_in_is_not_heard(closed: Arena) -> None:
+    targets = [target for target in TARGETS if target.curve]
+    before, version = [closed.refused(target) for target in targets], closed.status().weights_version
+    rng = random.Random(6)
+    with ExitStack() as stack:
+        bursts = [closed.burst(stack, target, "stranger", BURST, rng) for target in targets]
+        assert [burst.thrower.door() for burst in bursts] == ["out"] * len(targets)
+        assert [burst.thrower.hear() for burst in bursts] == [None] * len(targets)
+    closed.unharmed()
+    doors = {"not_admitted", "not_permitted", "no_curve", "bad_handshake"}
+    for target, old in zip(targets, before, strict=True):
+        assert set(closed.refused(target) - old) <= doors
+    assert closed.status().weights_version == version
+
+
+def test_enrolling_at_a_closed_host(closed: Arena) -> None:
+    volley = closed.fire(_NAMED["enrol"], 300, random.Random(7), ("stranger",))
+    assert volley.refused.total() >= volley.sure > 75
+    assert set(volley.refused) <= set(m.REFUSALS)
+    assert (volley.crashes, volley.lost) == (0, 0)
+    closed.unharmed()

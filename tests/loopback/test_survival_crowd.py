@@ -1,0 +1,122 @@
+"""Many who come at once, and a host that is away for long. Rows of reliability.md."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests import kit
+from tests.conftest import wait_until
+from tests.loopback.survival_kit import (
+    DRILL,
+    OFTEN,
+    RECOVERY_S,
+    Watch,
+    family,
+    hosted,
+    in_order,
+    kill_all,
+    last,
+    more_stored,
+    nothing_lost,
+    pause,
+    stored,
+    told,
+)
+
+CODE = "17-acorn-ladder"
+#: Twenty steps a second each: what costs a machine here is that so many processes start.
+SLOWLY = ("--env", "tests.samples:Paced-v0", "--agent", DRILL, "--envs", "1", "--set", "env.args.tick_s=0.05")
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("joiners", [10, pytest.param(30, marks=pytest.mark.slow)])
+def test_many_joiners_come_at_once(tmp_path: Path, joiners: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """A class of laptops that are opened at the same moment, with one code for all."""
+    with (
+        hosted(tmp_path, "--players", "0", "--code", CODE, settings=(*SLOWLY, *OFTEN), open_=False) as run,
+        ExitStack() as stack,
+    ):
+        watch = Watch()
+        names = [f"laptop{number}" for number in range(joiners)]
+        members = [stack.enter_context(run.join("--code", CODE, name=name)) for name in names]
+        for member in members:
+            member.wait_for("progress", lambda e: e["bundles"]["stored"] >= 3, 240.0)
+        took_s = watch.seconds()
+
+        def all_work() -> bool:
+            states = {node["name"]: (node["state"], node["standing"]) for node in run.status()["nodes"]}
+            return states == dict.fromkeys(names, ("working", "admitted"))
+
+        wait_until(all_work, RECOVERY_S, "all of them are shown at work")
+        ranks = {node["player_reports"][0]["rank"] for node in run.status()["nodes"]}
+        assert ranks == set(range(joiners)), "two play the same seat"
+        assert not run.status()["refused_frames"]
+        assert run.host.end() == 0
+        assert [member.wait(30.0) for member in members] == [0] * joiners
+    acknowledged = 0
+    kept = run.kept()
+    for name, member in zip(names, members, strict=True):
+        left = member.last("left")
+        assert left is not None
+        assert left["reason"] == "stopped"
+        assert kit.balanced(left["bundles"])
+        assert left["bundles"]["refused"] == left["bundles"]["dropped"] == 0
+        nothing_lost(kept, run.key(name), left["bundles"]["stored"])
+        in_order(kept, run.key(name), left["bundles"])
+        acknowledged += left["bundles"]["stored"]
+    told(capsys, f"{joiners} joiners at once", acknowledged, took_s)
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("absent_s", [20, pytest.param(600, marks=pytest.mark.slow)])
+def test_what_is_played_while_the_host_is_away_arrives_once(
+    tmp_path: Path, absent_s: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The host dies with all its processes. One joiner plays on; another is killed too, and started again afterwards."""
+    with ExitStack() as stack:
+        run = stack.enter_context(hosted(tmp_path, "--players", "0"))
+        steady, killed = (stack.enter_context(run.join(name=name)) for name in ("steady", "killed"))
+        for member in (steady, killed):
+            more_stored(member)
+        kill_all(family(run.host))
+        acknowledged = {name: stored(member) for name, member in (("steady", steady), ("killed", killed))}
+        pause(absent_s)
+        for member in (steady, killed):
+            played = last(member)
+            assert played["spooled"] > 5 * absent_s, "players waited"  # of 12.5 bundles a second
+            assert kit.balanced(played["bundles"])
+        on_disk = last(killed)["bundles"]
+        kill_all(family(killed))
+        flags = ("--resume", "--results", str(run.results), "--players", "0")
+        watch = Watch()
+        again = stack.enter_context(hosted(tmp_path, *flags, base=run.base))
+        back = stack.enter_context(run.join(name="killed"))
+        for member in (steady, back):
+            produced = (
+                max(one["bundles"]["produced"] for one in member.of("progress"))
+                if member is steady
+                else on_disk["produced"]
+            )
+            member.wait_for(
+                "progress", lambda e, n=produced: e["bundles"]["stored"] >= n - 2 and not e["spooled"], 120.0
+            )
+        took_s = watch.seconds()
+        assert [member.end() for member in (steady, back)] == [0, 0]
+        kept = again.kept()
+        for name, member in (("steady", steady), ("killed", back)):
+            left = member.last("left")
+            assert left is not None
+            books = left["bundles"]
+            assert kit.balanced(books)
+            assert books["refused"] == books["stale"] == 0
+            assert books["dropped_reasons"].keys() <= ({"member died"} if name == "killed" else set())
+            assert books["dropped"] <= 2
+            nothing_lost(kept, run.key(name), max(acknowledged[name], books["stored"]))
+        left = steady.last("left")
+        assert left is not None
+        in_order(kept, run.key("steady"), left["bundles"])
+        assert again.host.end() == 0
+    told(capsys, f"host away for {absent_s} s", len(kept), took_s)
