@@ -36,6 +36,8 @@ Tree = dict[str, Any]
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(|k|m|g|t|ki|mi|gi|ti)b?", re.IGNORECASE)
 _DECIMAL = {prefix: 1000**power for power, prefix in enumerate(("", "k", "m", "g", "t"))}
 _BINARY = {f"{prefix}i": 1024**power for power, prefix in enumerate(("k", "m", "g", "t"), 1)}
+#: Of a number of bytes: more would not even fit into a float.
+_MOST_DIGITS = 30
 _UNITS = {**_DECIMAL, **_BINARY}
 
 
@@ -87,13 +89,17 @@ def latest_run(results: Path, experiment: str | None = None) -> Path:
     return max(runs, key=lambda run: (has_checkpoint(run), runs.index(run)))
 
 
+class _HostName(msgspec.Struct):
+    """What is wanted of `run.json` here."""
+
+    host_name: str = ""
+
+
 def last_host_name(run: Path) -> str | None:
     """The name under which a run was hosted last, so that `p2prl join NAME` still finds it; None if not known."""
     try:
-        return (
-            msgspec.json.decode((run / RUN_FILE).read_bytes(), type=dict[str, Any]).get("host_name") or None
-        )
-    except (OSError, msgspec.DecodeError):
+        return msgspec.json.decode((run / RUN_FILE).read_bytes(), type=_HostName).host_name or None
+    except (OSError, msgspec.DecodeError, RecursionError):
         return None
 
 
@@ -124,7 +130,7 @@ def parse_experiment(text: str, source: str) -> Experiment:
     """TOML text to an Experiment; `source` names it in errors. Raises UsageError."""
     try:
         tree = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # tomllib's own errors are ValueErrors; numbers give others
         raise UsageError(f"{source} is not TOML: {error}") from error
     try:
         return _from_tree(tree)
@@ -197,7 +203,7 @@ def parse_value(text: str) -> Any:
         return text == "True"
     try:
         tree = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
     return tree["value"] if len(tree) == 1 else text
 
@@ -228,7 +234,7 @@ def size_bytes(key: str, text: str) -> int:
     (64000000, 0)
     """
     match = _SIZE.fullmatch(text.strip())
-    if not match:
+    if not match or len(match[1]) > _MOST_DIGITS:
         raise UsageError(f"{key} = {text!r}: expected bytes, as in 64000000, 64MB or 64MiB")
     return int(float(match[1]) * _UNITS[match[2].lower()])
 

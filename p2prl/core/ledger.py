@@ -105,6 +105,8 @@ class Ledger(msgspec.Struct):
         Args:
             continues: the account that this boot goes on with; empty if it begins its own.
         """
+        if boot_id == self.boot_id and not continues:
+            return  # said again; or it is late, and this boot has found its spool since
         account = continues or boot_id
         if self.boot_id and account == (self.account or self.boot_id):
             if boot_id != self.boot_id:

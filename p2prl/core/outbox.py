@@ -138,11 +138,13 @@ class Outbox:
 
         Behind a closed gate one waiting bundle is enough: more would only grow old here.
         """
-        if self._count == 0:
-            return True
-        if self._unsent and not self._may_send():
-            return False
-        return self._size_bytes < self._window_bytes and self._count < self._window_bundles
+        fits = self._size_bytes < self._window_bytes and self._count < self._window_bundles
+        return self._count == 0 or (fits and not self.gated)
+
+    @property
+    def gated(self) -> bool:
+        """True if it is the grant that keeps bundles here, and not the shards."""
+        return bool(self._unsent) and not self._may_send()
 
     @property
     def up(self) -> bool:
@@ -240,9 +242,15 @@ class Outbox:
             lane = self._lanes.setdefault(address.index, _Lane())
             reborn = lane.boot_id != address.boot_id
             lane.boot_id = address.boot_id
-            if lane.up and (reborn or new_term):
-                lane.blocked_until = 0.0
-                effects += [self._send_again(lane, item, now) for item in lane.items.values()]
+            if reborn or new_term:
+                effects += self._send_all(lane, now)
+        return effects + self._fill(now)
+
+    def host_back(self, now: float) -> list[Effect]:
+        """The host was silent for long: what is unsettled goes again, without the patience that it took meanwhile."""
+        effects: list[Effect] = []
+        for lane in self._lanes.values():
+            effects += self._send_all(lane, now)
         return effects + self._fill(now)
 
     def settled(
@@ -344,6 +352,14 @@ class Outbox:
             return None
         *_, shard = min(open_lanes)
         return shard, self._lanes[shard]
+
+    def _send_all(self, lane: _Lane, now: float) -> list[Effect]:
+        if not lane.up:
+            return []
+        lane.blocked_until = 0.0
+        for item in lane.items.values():
+            item.attempts = 0
+        return [self._send_again(lane, item, now) for item in lane.items.values()]
 
     def _send_again(self, lane: _Lane, item: _Item, now: float) -> Send:
         item.due = now + min(self._resend_s * 2 ** min(item.attempts, 10), _RESEND_MAX_S)

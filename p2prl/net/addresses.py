@@ -156,7 +156,7 @@ class KnownHosts:
             hosts = msgspec.json.decode(raw, type=_KnownFile).hosts
         except FileNotFoundError:
             return []
-        except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors
+        except (OSError, ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
             self._set_aside(str(error))
             return []
         sound = [host for host in hosts if 1 <= host.base_port <= MAX_BASE and host.addresses]

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import zmq
-from zmq.utils.monitor import parse_monitor_message
 
 if TYPE_CHECKING:
     from p2prl.net.sockets import Socket
@@ -35,6 +34,8 @@ class HandshakeWatch:
 
     def read(self) -> None:
         """Take what the monitor has to say."""
+        from zmq.utils.monitor import parse_monitor_message  # it brings asyncio, which only servers shall pay for
+
         for _ in range(_PER_TURN):
             received = self.pair.receive()
             if received is None:

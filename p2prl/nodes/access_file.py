@@ -54,7 +54,7 @@ class AccessFile:
             return msgspec.json.decode(raw, type=Stored)
         except FileNotFoundError:
             return Stored()
-        except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors
+        except (OSError, ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
             self._set_aside(error)
             return Stored()
 

@@ -26,6 +26,7 @@ from p2prl.net.zap import Rejected
 from p2prl.nodes import broker_file
 from p2prl.nodes.admissions import Admissions
 from p2prl.nodes.doorkeeper import full_refusal, protocol_refusal, warn_about_protocol
+from p2prl.nodes.files import DiskTrouble
 from p2prl.nodes.front_desk import FrontDesk
 from p2prl.nodes.member_desk import MemberDesk
 from p2prl.nodes.process import emit, run_child
@@ -61,7 +62,8 @@ class Broker:
         self.boot_id = secrets.token_hex(8)
         self.folder = Path(config.folder)
         self.saved = broker_file.load(self.folder)
-        self.saved.term += 1
+        self._disk = DiskTrouble(self.folder / broker_file.NAME)
+        self.saved.term = max(self.saved.term, config.last_term) + 1
         self.roster = Roster(next_seed=self.saved.next_seed, rungs=self.run.ladder)
         self.members = MemberDesk(self.roster, self.saved, config.max_members)
         self.admissions = Admissions(config, self.saved)
@@ -118,12 +120,22 @@ class Broker:
             **self.front.handlers(),
         }
 
-    def save(self) -> None:
-        """Write what must not be forgotten."""
+    def save(self, durable: bool = False) -> bool:
+        """Write what must not be forgotten; False if the disk takes nothing. The next second tries again.
+
+        Args:
+            durable: also for the case that the power fails, which takes a moment: each second is enough.
+        """
         self._saved_at, self._unsaved = self.loop.now(), False
         self.saved.next_seed = self.roster.next_seed + _SPARE_SEEDS
         self.saved.episodes = self.episodes.save()
-        broker_file.save(self.folder, self.saved)
+        try:
+            broker_file.save(self.folder, self.saved, durable)
+        except OSError as error:
+            self._disk.failed(error)
+            return False
+        self._disk.passed()
+        return True
 
     def _save_soon(self) -> None:
         """Write it now, or together with what follows at once; but no seed is told that the file does not count."""
@@ -304,10 +316,13 @@ class Broker:
 
     # --- the trainer and the weights
 
-    def _announce_version(self, version: int) -> None:
-        self.save()  # before anyone can have it: a broker that is killed now must not name an older one
+    def _announce_version(self, version: int) -> bool:
+        # Before anyone can have it: a broker that is killed now must not name an older one.
+        if not self.save():
+            return False
         for route in self.desk.routes.values():
             self.control.send([current(version)], route)
+        return True
 
     def _trainer_report(self, received: Received, report: m.TrainerReport) -> None:
         self.trainer_route, self.trainer_heard = received.peer, self.loop.now()
@@ -393,7 +408,8 @@ class Broker:
             self.control.send([frames.encode(progress)], self.trainer_route)
         self.front.look()
         self.members.fold(settled=now - self.started > _SETTLED_S)
-        self.save()
+        self.save(durable=True)
+        self.weights.publish_held()
 
     # --- small things
 

@@ -13,6 +13,8 @@ from p2prl.nodes.files import write_atomically
 
 log = logging.getLogger("p2prl")
 
+NAME = "broker.json"
+
 
 class Saved(msgspec.Struct):
     """`broker.json`.
@@ -46,19 +48,16 @@ def load(folder: Path) -> Saved:
         return msgspec.json.decode(path.read_bytes(), type=Saved)
     except FileNotFoundError:
         return Saved()
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         log.warning("%s is unreadable (%s): books and ranks begin anew", path.name, error)
         # The term must still grow, or members would take us for the broker they knew.
         return Saved(term=int(time.time()))
 
 
-def save(folder: Path, saved: Saved) -> None:
-    """Write it. A full disk is said, not fatal: the next second tries again."""
-    try:
-        write_atomically(_path(folder), msgspec.json.encode(saved))
-    except OSError as error:
-        log.error("cannot write %s: %s", _path(folder), error.strerror)
+def save(folder: Path, saved: Saved, durable: bool = False) -> None:
+    """Write it; `durable` as in `write_atomically`. Raises OSError."""
+    write_atomically(_path(folder), msgspec.json.encode(saved), durable=durable)
 
 
 def _path(folder: Path) -> Path:
-    return folder / "broker.json"
+    return folder / NAME

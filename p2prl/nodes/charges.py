@@ -49,6 +49,7 @@ class Plan:
     Attributes:
         base_port, name: may change; the next start of a process is told the new one.
         code: the join code as the broker told it last, so that its next incarnation goes on with it.
+        term: the broker's last one; 0 before the first.
     """
 
     def __init__(self, options: HostOptions, prepared: Prepared, base_port: int) -> None:
@@ -60,6 +61,7 @@ class Plan:
         self.players = default_players() if options.players is None else options.players
         self.bind = bind_hosts(options)
         self.code = _first_code(options)
+        self.term = 0
 
     def charges(self) -> list[Charge]:
         """In the order in which they are started."""
@@ -90,6 +92,7 @@ class Plan:
             folder=str(self.prepared.folder),
             state=str(state_folder()),
             open=self.options.open,
+            last_term=self.term,
             code=self.code,
             code_uses=self.options.code_uses,
             code_ttl_s=self.options.code_ttl_s,

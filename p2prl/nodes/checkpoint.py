@@ -3,8 +3,8 @@
     checkpoints/<updates>-v<version>/{learner,weights}.safetensors, meta.json, DONE
 
 A checkpoint is written beside its final place, each file's hash goes into DONE, and the folder is renamed last. What
-has no DONE, or another hash, is not a checkpoint: the newest good one is used instead, and named. The trainer sets aside
-those that it had to pass over, as `.<name>.damaged`: they would outrank what it writes from then on.
+has no DONE, or another hash, is not a checkpoint: the newest good one is used instead, and named. The trainer sets
+aside those that were passed over, as `.<name>.damaged`: they would outrank what it writes from then on.
 
 A folder cannot be replaced in one step: while a new `best` takes the place of the old one, that is `.best.old`. A
 reader takes it then for `best`, and the next trainer puts it back.
@@ -76,12 +76,11 @@ def save(folder: Path, meta: Meta, learner: Arrays, weights: Arrays, *, name: st
     final = folder / (name or f"{meta.updates:010d}-v{meta.version}")
     part = folder / f".{final.name}{_PART}"
     shutil.rmtree(part, ignore_errors=True)
-    part.mkdir()
-    _save_arrays(learner, part / _FILES[0])
-    _save_arrays(weights, part / _FILES[1])
-    (part / _FILES[2]).write_bytes(msgspec.json.encode(meta))
-    done = {file: _hash(part / file) for file in _FILES}
-    write_atomically(part / "DONE", msgspec.json.encode(done), durable=True)
+    try:
+        _fill(part, meta, learner, weights)
+    except OSError:
+        shutil.rmtree(part, ignore_errors=True)  # where space is short, what is of no use must not take any
+        raise
     if final.exists():
         old = folder / f".{final.name}{_OLD}"
         shutil.rmtree(old, ignore_errors=True)
@@ -92,6 +91,15 @@ def save(folder: Path, meta: Meta, learner: Arrays, weights: Arrays, *, name: st
         part.rename(final)
     fsync_folder(folder)
     return final
+
+
+def _fill(part: Path, meta: Meta, learner: Arrays, weights: Arrays) -> None:
+    part.mkdir()
+    _save_arrays(learner, part / _FILES[0])
+    _save_arrays(weights, part / _FILES[1])
+    (part / _FILES[2]).write_bytes(msgspec.json.encode(meta))
+    done = {file: _hash(part / file) for file in _FILES}
+    write_atomically(part / "DONE", msgspec.json.encode(done), durable=True)
 
 
 def _save_arrays(arrays: Arrays, path: Path) -> None:
@@ -178,7 +186,7 @@ def load(path: Path) -> Checkpoint:
     except FileNotFoundError as error:
         missing = Path(error.filename or "DONE").name
         raise CorruptCheckpoint(f"{path}: {missing} is missing, it was never finished") from error
-    except (OSError, msgspec.MsgspecError, SafetensorError, ValueError) as error:
+    except (OSError, msgspec.MsgspecError, SafetensorError, ValueError, RecursionError) as error:
         raise CorruptCheckpoint(f"{path}: {error}") from error
 
 

@@ -1,10 +1,39 @@
-"""Small files that must never be half-written."""
+"""Small files that must never be half-written, and what is said when a disk takes none."""
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 from pathlib import Path
+
+log = logging.getLogger("p2prl")
+
+
+class DiskTrouble:
+    """Says when something can no longer be written, and when it can again: once each, however often it is tried.
+
+    Args:
+        what: the file, for people.
+    """
+
+    def __init__(self, what: str | Path) -> None:
+        self._what = what
+        self._lasts = False
+
+    def failed(self, error: OSError) -> None:
+        """It could not be written this time."""
+        if not self._lasts:
+            log.error(
+                "cannot write %s: %s; trying again until it can be", self._what, error.strerror or error
+            )
+        self._lasts = True
+
+    def passed(self) -> None:
+        """It was written."""
+        if self._lasts:
+            log.info("%s is written again", self._what)
+        self._lasts = False
 
 
 def write_atomically(path: Path, data: bytes, *, durable: bool = False) -> None:

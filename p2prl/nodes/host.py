@@ -185,7 +185,7 @@ class Host:
         if charge.name != "broker":
             return
         self.pulse.heard(self.loop.now())
-        term = int(event.data.get("term", self.term))
+        self.plan.term = term = int(event.data.get("term", self.term))
         if term != self.term:
             self.term = term
             if self.announcer is not None:

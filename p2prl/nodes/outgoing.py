@@ -41,6 +41,8 @@ class _Held:
     bundle: m.PlayerBundle | None = None
     entry: Entry | None = None
     name: Name | None = None
+    #: It only passes through the spool, which is in use because of others.
+    passes: bool = False
 
 
 class Outgoing:
@@ -78,7 +80,6 @@ class Outgoing:
         self.boot_id = self.account = secrets.token_hex(8)
         self.run: m.RunSpec | None = None
         self.steps = self.episodes = 0
-        self.grant: int | None = None
         self.away = False
         self.outbox = Outbox(1, 1)
         self.spool = self._open_spool("", Rules(0, 0), None)
@@ -170,7 +171,7 @@ class Outgoing:
             return f"the spool is full ({spool.count} bundles, {size}): players wait for the host"
         if spool.active and spool.waiting:
             return f"{spool.waiting} bundles of the spool go first"
-        if self.grant is not None:
+        if self.outbox.gated:
             return "the trainer is behind: players wait for it"
         return f"the window is full: {self.outbox.pending} bundles wait for a shard"
 
@@ -196,11 +197,11 @@ class Outgoing:
             return
         self.outbox.put_outside()
         if at_once:
-            token = self._hold(_Held(header, payload, entry=entry))
+            token = self._hold(_Held(header, payload, entry=entry, passes=True))
             self._apply(self.outbox.taken_in(token, size, bundle.ticks, None, now))
 
     def dropped(self, message: m.PlayerDropped) -> None:
-        """A player dropped bundles of its own."""
+        """A player dropped some of its own."""
         self._count(message.steps, message.episodes)
         self.outbox.dropped("window full", message.bundles)
         self._unnoted = True
@@ -224,12 +225,10 @@ class Outgoing:
 
     def granted(self, grant: int | None) -> None:
         """How many ticks may be without a verdict."""
-        self.grant = grant
         self._apply(self.outbox.granted(grant, self._loop.now()))
 
     def receipts(self, receipts: m.Receipts) -> None:
         """Verdicts, on bundles of this boot or of an earlier one."""
-        self.grant = receipts.grant_ticks
         boot_id = "" if receipts.boot_id == self.boot_id else receipts.boot_id
         now = self._loop.now()
         effects = self.outbox.settled(
@@ -261,8 +260,9 @@ class Outgoing:
             bound = in_words(self.spool.rules.bound_bytes)
             text = f"the host is away: sessions go to the spool until it is back (at most {bound})"
             self._say("warning", "member", text)
-        if was_away and not self.away and self.spool.count:
+        if was_away and not self.away:
             self._say_what_waits("go to the host first")
+            self._apply(self.outbox.host_back(now))
         self._refill()
         self._credit()
 
@@ -372,7 +372,7 @@ class Outgoing:
             self._unnoted = True
         else:
             self.spool.settle(held.entry, effect.status, effect.reason)
-            self._ended[effect.status] += 1
+            self._ended[effect.status] += not held.passes
         if effect.status == "refused":
             self._say("warning", "host", f"refused a bundle: {effect.reason}")
 
@@ -387,12 +387,8 @@ class Outgoing:
     def _push(self, send: Send) -> bool:
         assert self.run is not None
         held = self._held[send.token]
-        name = Name(send.shard, send.boot_id or self.boot_id, send.seq)
-        if (
-            held.entry is not None
-            and held.entry.record.name is None
-            and not self.spool.assign(held.entry, name)
-        ):
+        entry, name = held.entry, Name(send.shard, send.boot_id or self.boot_id, send.seq)
+        if entry is not None and entry.record.name is None and not self.spool.assign(entry, name):
             return False
         held.name = name
         delivery = m.Delivery(run_id=self.run.run_id, boot_id=name.boot_id, seq=name.seq)

@@ -158,7 +158,7 @@ def open_folder(experiment: Experiment, results: Path, resume: bool) -> tuple[Pa
         folder = results
         try:
             file = msgspec.json.decode((folder / RUN_FILE).read_bytes(), type=RunFile)
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, msgspec.DecodeError, RecursionError) as error:
             raise UsageError(f"{folder} cannot be resumed: {RUN_FILE} is missing or unreadable") from error
         _write_experiment(folder, experiment)
         return folder, file

@@ -307,7 +307,7 @@ class Shard:
                 stale=counters.stale,
                 evicted=counters.evicted,
                 refused_by_node={node: dict(reasons) for node, reasons in counters.refused_by_node.items()},
-                warnings=list(store.warnings),
+                warnings=[*store.warnings, store.trouble] if store.trouble else list(store.warnings),
             )
         )
 

@@ -365,6 +365,10 @@ class Spool:
         self.active = True
         self._next_id, self._settlements = recovery.next_id, recovery.settlements
         books = recovery.books(damaged=self._segments.broken > 0)
+        lost = books.dropped_reasons.get(UNREADABLE, 0)
+        lost -= snapshot.books.dropped_reasons.get(UNREADABLE, 0) if snapshot is not None else 0
+        if lost > 0:
+            self._once(UNREADABLE, f"a part of the spool cannot be read: {lost} bundles are dropped")
         name = snapshot.account if snapshot is not None else ""
         self.recovered = Account(name, books, recovery.steps, recovery.episodes)
         self.look()

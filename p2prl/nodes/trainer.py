@@ -23,6 +23,7 @@ from p2prl.net.sockets import Frame, Limits, Network, Socket
 from p2prl.nodes import checkpoint
 from p2prl.nodes.control import ControlLine
 from p2prl.nodes.device import choose_device
+from p2prl.nodes.files import DiskTrouble
 from p2prl.nodes.process import emit, run_child
 from p2prl.nodes.trainer_config import TrainerConfig
 from p2prl.nodes.wiring import publish_port
@@ -61,6 +62,7 @@ class Trainer:
         self._unpublished = False
         self._published_at = -1e9
         self._saved_updates = -1
+        self._disk = DiskTrouble("checkpoints")
         self._best_at = -1e9
         self._term = -1
         self._trained_at = -1e9
@@ -147,7 +149,7 @@ class Trainer:
             self.progress = message
             self._maybe_best()
         elif isinstance(message, m.Stopping) and message.reason == "return" and self.learner is not None:
-            self._save_best(self.learner)  # what reached the goal is what `eval` shall show
+            self._write(self.learner, checkpoint.BEST)  # what reached the goal is what `eval` shall show
 
     def _on_refusal(self, refusal: m.Refusal) -> None:
         raise P2prlError(f"the broker refused its own trainer: {refusal.text}")
@@ -268,15 +270,12 @@ class Trainer:
         )
 
     def save(self) -> None:
-        """Write a checkpoint, if anything was learned since the last; a full disk is said, not fatal."""
+        """Write a checkpoint, if anything was learned since the last."""
         if self.learner is None or self.updates == self._saved_updates:
             return
-        try:
-            checkpoint.save(self.folder, self._meta(), self.learner.save(), self.learner.weights())
+        if self._write(self.learner):
             self._saved_updates = self.updates
             checkpoint.prune(self.folder, self.config.keep_checkpoints)
-        except OSError as error:
-            log.error("no checkpoint written: %s", error)
 
     def _maybe_best(self) -> None:
         mean, now = self.progress.return_mean, self.loop.now()
@@ -285,16 +284,19 @@ class Trainer:
         # Of equals the newer: it has learned more.
         if now - self._best_at < _BEST_INTERVAL_S or (self.best is not None and mean < self.best):
             return
-        self._best_at, self.best = now, mean
-        self._save_best(self.learner)
+        self._best_at = now
+        if self._write(self.learner, checkpoint.BEST):
+            self.best = mean
 
-    def _save_best(self, learner: Learner) -> None:
+    def _write(self, learner: Learner, name: str = "") -> bool:
+        """Write a checkpoint. A full disk is said, not fatal."""
         try:
-            checkpoint.save(
-                self.folder, self._meta(), learner.save(), learner.weights(), name=checkpoint.BEST
-            )
+            checkpoint.save(self.folder, self._meta(), learner.save(), learner.weights(), name=name)
         except OSError as error:
-            log.error("best checkpoint not written: %s", error)
+            self._disk.failed(error)
+            return False
+        self._disk.passed()
+        return True
 
 
 def _check_fits(last: checkpoint.Checkpoint, learner: Learner) -> None:

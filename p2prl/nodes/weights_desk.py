@@ -26,7 +26,8 @@ class WeightsDesk:
     Args:
         admits: says which keys may subscribe.
         refuse: counts a refusal, by key and reason.
-        announce: called with a new version before anybody can have it.
+        announce: called with a new version before anybody can have it; False if it cannot be remembered, and so must
+            not be given out yet.
 
     Attributes:
         newest: the header and payload frames; None until the trainer published.
@@ -40,11 +41,13 @@ class WeightsDesk:
         saved: Saved,
         admits: Callable[[str], bool],
         refuse: Callable[[str, str], None],
-        announce: Callable[[int], None],
+        announce: Callable[[int], bool],
     ) -> None:
         self._network, self._trainer, self._saved = network, config.staff.trainer, saved
         self._refuse, self._announce = refuse, announce
         self.newest: tuple[bytes, bytes] | None = None
+        #: Published while the disk was full: a version that the file does not name might come again after a kill.
+        self._held: tuple[bytes, bytes] | None = None
         base = config.base_port
 
         def at(port: int) -> list[str]:
@@ -92,10 +95,20 @@ class WeightsDesk:
         header = frames.decode_weights_header(received.frames[0])
         if header.version <= self._saved.weights_version and self.newest is not None:
             return  # versions never go back
+        self._held = (bytes(received.frames[0]), bytes(received.frames[1]))
+        self.publish_held()
+
+    def publish_held(self) -> None:
+        """Give out the newest weights that the trainer published, if they were not yet, and now can be."""
+        if self._held is None:
+            return
+        before = self._saved.weights_version
         # A restarted trainer may publish again what a restarted broker already counted.
-        self._saved.weights_version = max(self._saved.weights_version, header.version)
-        self.newest = (bytes(received.frames[0]), bytes(received.frames[1]))
-        self._announce(self._saved.weights_version)
+        self._saved.weights_version = max(before, frames.decode_weights_header(self._held[0]).version)
+        if not self._announce(self._saved.weights_version):
+            self._saved.weights_version = before
+            return
+        self.newest, self._held = self._held, None
         self._broadcast.send(self.newest)
 
 

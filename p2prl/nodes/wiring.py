@@ -42,6 +42,7 @@ class BrokerConfig(msgspec.Struct, frozen=True):
         approve: who proved the code waits for the owner's word.
         addresses: where others reach this host, for tokens.
         max_members: members at a time.
+        last_term: the highest term that this run had, as its host knows it: the file may lack it, if the disk is full.
     """
 
     run: RunSpec
@@ -61,6 +62,7 @@ class BrokerConfig(msgspec.Struct, frozen=True):
     approve: bool = False
     addresses: list[str] = []
     max_members: int = MAX_MEMBERS
+    last_term: int = 0
 
 
 class ShardConfig(msgspec.Struct, frozen=True):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import msgspec
 
 from p2prl.core.dedup import Seen
+
+Record = TypeVar("Record")
 
 #: Kinds of record; log.SNAPSHOT is 0.
 BUNDLE = 1
@@ -55,14 +59,21 @@ def encode_record(record: StoredBundle | Snapshot | int) -> bytes:
 
 def decode_bundle_record(body: bytes) -> StoredBundle:
     """A BUNDLE record; msgspec.MsgspecError if it is not one, as for the other two."""
-    return _bundles.decode(body)
+    return _decode(_bundles, body)
 
 
 def decode_snapshot(body: bytes) -> Snapshot:
     """A SNAPSHOT record."""
-    return _snapshots.decode(body)
+    return _decode(_snapshots, body)
 
 
 def decode_consumed(body: bytes) -> int:
     """A CONSUMED record: sessions below this left the queue."""
-    return _numbers.decode(body)
+    return _decode(_numbers, body)
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[Record], body: bytes) -> Record:
+    try:
+        return decoder.decode(body)
+    except RecursionError as error:
+        raise msgspec.ValidationError("nested without end") from error

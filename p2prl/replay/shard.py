@@ -84,6 +84,8 @@ class ShardStore:
         self.counters = Counters()
         #: One line for people for each thing found wrong with the log.
         self.warnings: list[str] = []
+        #: What is wrong with the disk, until it takes something again; else empty.
+        self.trouble = ""
         self._log = SegmentLog(folder, spec.segment_bytes, self._snapshot)
         recovered = self._read_log()
         rng = np.random.default_rng([seed, self._next_session])
@@ -222,7 +224,7 @@ class ShardStore:
             self.counters.refuse(node, error.reason)
             return _verdict(delivery, "refused", error.reason, text=str(error))
         except LogError as error:
-            self.warn(str(error))
+            self.trouble = str(error)
             return _verdict(delivery, "busy", "disk_full" if error.full else "disk", text=str(error))
 
     def _accept(
@@ -273,6 +275,7 @@ class ShardStore:
             first, header.slots, header.steps, node, delivery.boot_id, delivery.seq, header_frame, payload
         )
         self._log.append(BUNDLE, encode_record(bundle), mark=first + header.slots)
+        self.trouble = ""
         self._count(bundle)
         self.counters.evicted += self._store.add(first, arrays, header.version, node)
         self.counters.stored += 1
@@ -321,9 +324,9 @@ class ShardStore:
             self._log.append(CONSUMED, encode_record(self._consumed))
         except LogError as error:
             self._consumed_unlogged = True
-            self.warn(str(error))
+            self.trouble = str(error)
         else:
-            self._consumed_unlogged = False
+            self._consumed_unlogged, self.trouble = False, ""
 
     def mass(self) -> int:
         """Places where a window may begin (uniform) or sessions that wait (queue)."""
@@ -365,7 +368,7 @@ class ShardStore:
         try:
             self._log.release(self._store.first_live(self._next_session))
         except LogError as error:
-            self.warn(str(error))
+            self.trouble = str(error)
 
     def close(self) -> None:
         """Bring the log to the disk and let go of it."""

@@ -171,9 +171,9 @@ def test_hellos_do_not_each_write_the_file(tmp_path: Path, monkeypatch: pytest.M
     written: list[int] = []
     write = broker_file.save
 
-    def save(folder: Path, saved: broker_file.Saved) -> None:
+    def save(folder: Path, saved: broker_file.Saved, durable: bool) -> None:
         written.append(saved.next_seed)
-        write(folder, saved)
+        write(folder, saved, durable)
 
     monkeypatch.setattr(broker_file, "save", save)
     with broker_of(tmp_path, max_members=5) as base, kit.Peer(base) as peer:

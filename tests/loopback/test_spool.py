@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from p2prl.nodes.spool_file import Segments
 from p2prl.replay.log import SegmentLog
 from p2prl.replay.records import BUNDLE, decode_bundle_record
 from tests import kit
@@ -20,23 +21,29 @@ from tests.conftest import wait_until
 
 #: A session of 16 ticks of 5 ms is a bundle of 20 kB that nothing compresses: 12 a second from one player.
 _GAME = ("--env", "tests.samples:Paced-v0", "--set", "env.args.size=1200", "--envs", "1", "--players", "0")
+#: An agent that makes new weights as sessions come.
+_TRAINS = f"{kit.SAMPLES / 'drill.py'}:Drill"
 
 
 class Site:
     """One host and one joiner that come and go. Use it as a context manager."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, agent: str = kit.IDLE) -> None:
+        self.folder, self.agent = folder, agent
         self.base = kit.free_base()
         self._stack = ExitStack()
         self.host: kit.Program
         self.joiner: kit.Program
         self.results = Path()
 
+    @property
+    def target(self) -> str:
+        return f"127.0.0.1:{self.base}"
+
     def start_host(self, *settings: str) -> kit.Program:
         """The first time with these settings; then it resumes."""
         again = ("--resume", "--results", str(self.results), "--players", "0")
-        first = (*_GAME, "--agent", kit.IDLE, *settings)
+        first = (*_GAME, "--agent", self.agent, *settings)
         program = kit.host(
             self.folder,
             *(again if self.results.name else first),
@@ -49,7 +56,7 @@ class Site:
         return self.host
 
     def start_joiner(self, *flags: str) -> kit.Program:
-        program = kit.join(self.folder, *flags, target=f"127.0.0.1:{self.base}", agent=kit.IDLE, cwd=kit.ROOT)
+        program = kit.join(self.folder, *flags, target=self.target, agent=self.agent, cwd=kit.ROOT)
         self.joiner = self._stack.enter_context(program)
         return self.joiner
 
@@ -160,3 +167,125 @@ def test_a_joiner_that_is_stopped_while_its_host_is_gone_brings_it_next_time(sit
     site.start_joiner()
     site.all_settled()
     everything_arrived_once(site, left["bundles"]["produced"])
+
+
+def on_disk(site: Site) -> int:
+    return sum(path.stat().st_size for path in (site.folder / "home-joiner" / "spool").rglob("*.spool"))
+
+
+def spool_full(books: kit.Event) -> int:
+    return int(books["dropped_reasons"].get("spool full", 0))
+
+
+@pytest.mark.parametrize("when_full", ["wait", "drop_oldest"])
+def test_a_small_spool_holds_its_bound_and_says_so(tmp_path: Path, when_full: str) -> None:
+    with Site(tmp_path) as site:
+        site.start_host("--set", "play.window_bundles=4", "--set", f"play.when_full={when_full}")
+        site.start_joiner("--spool", "300kB")
+        site.joiner.wait_for("progress", lambda e: e["bundles"]["stored"] >= 10, timeout=60.0)
+        kill_all(site.host)
+        if when_full == "wait":
+            full = site.joiner.wait_for("progress", lambda e: "spool is full" in e["reason"], timeout=60.0)
+            assert full["state"] == "paused"
+            assert "players wait for the host" in full["reason"]
+            assert site.joiner.wait_for_line("--spool allows 300 kB")
+        else:
+            site.joiner.wait_for("progress", lambda e: spool_full(e["bundles"]) >= 20, timeout=60.0)
+        full = site.joiner.last()
+        assert full is not None
+        assert 200_000 < on_disk(site) <= 300_000
+        assert full["spooled"] >= 10
+        site.start_host()
+        site.all_settled()
+        left, stopped = site.end()
+        assert kit.balanced(left)
+        assert (spool_full(left) == 0) == (when_full == "wait")
+        assert left["stored"] == left["produced"] - left["dropped"]
+        assert (stopped["stored"], stopped["dropped"]) == (left["stored"], left["dropped"])
+        names = logged(site.results)
+        assert set(names.values()) == {1}
+        assert len(names) == left["stored"]
+
+
+@pytest.mark.parametrize("place", [0, 5000], ids=["head", "payload"])
+def test_a_broken_place_in_the_spool_costs_one_bundle(site: Site, place: int) -> None:
+    kill_all(site.host)
+    last = site.spooled(30)
+    kill_all(site.joiner)
+    [segment] = (site.folder / "home-joiner" / "spool").rglob("*.spool")
+    segments = Segments(segment.parent, 1)
+    segments.look()
+    data = bytearray(segment.read_bytes())
+    data[list(segments.entries(1))[15].offset + place] ^= 0xFF
+    segment.write_bytes(data)
+    site.start_joiner()
+    site.start_host()
+    site.all_settled()
+    left, stopped = site.end()
+    assert left["dropped_reasons"] == {"unreadable": 1}
+    assert stopped["dropped_reasons"] == {"unreadable": 1}
+    assert left["stored"] == left["produced"] - 1 == stopped["stored"]
+    assert left["produced"] > last["bundles"]["produced"]
+    names = logged(site.results)
+    assert set(names.values()) == {1}
+    assert len(names) == left["stored"]
+    assert site.joiner.stderr.count("cannot be read") == 1
+
+
+@pytest.mark.skipif(not hasattr(psutil, "RLIMIT_FSIZE"), reason="limits of files' sizes need Linux")
+def test_while_the_hosts_disk_is_full_the_member_keeps_what_it_has_also_over_its_own_end(
+    tmp_path: Path,
+) -> None:
+    with Site(tmp_path) as site:
+        site.start_host("--set", "play.window_bundles=4")
+        site.start_joiner()
+        site.joiner.wait_for("progress", lambda e: e["bundles"]["stored"] >= 10, timeout=60.0)
+        shards = site.host.children("shard")
+        for shard in shards:  # its log may grow no more, as on a full disk
+            shard.rlimit(psutil.RLIMIT_FSIZE, (1000, psutil.RLIM_INFINITY))
+        site.host.wait_for("progress", lambda e: any("make room there" in text for text in e["warnings"]))
+        paused = site.joiner.wait_for("progress", lambda e: e["state"] == "paused", timeout=30.0)
+        assert paused["reason"].startswith("the window is full")
+        assert site.joiner.end() == 0
+        left = site.joiner.last("left")
+        assert left is not None
+        kept = left["bundles"]["pending"]
+        assert kept >= 4
+        assert left["bundles"]["dropped"] == 0
+
+        def told() -> bool:
+            [row] = kit.status(tmp_path, site.target)["nodes"]
+            return bool(row["state"] == "gone" and row["bundles"]["pending"] == kept)
+
+        wait_until(told, what="the host counts them as pending")
+        for shard in shards:
+            shard.rlimit(psutil.RLIMIT_FSIZE, (psutil.RLIM_INFINITY, psutil.RLIM_INFINITY))
+        site.start_joiner()
+        site.all_settled()
+        everything_arrived_once(site, left["bundles"]["produced"])
+
+
+def test_what_has_grown_older_than_max_lag_is_counted_and_said_once(tmp_path: Path) -> None:
+    with Site(tmp_path, agent=_TRAINS) as site:
+        site.start_host("--set", "replay.max_lag=2", "--set", "train.publish_interval_s=0.1")
+        site.start_joiner()
+        site.joiner.wait_for("progress", lambda e: e["bundles"]["stored"] >= 10, timeout=60.0)
+        kill_all(site.host)
+        site.spooled(25)
+        assert site.joiner.end() == 0
+        left, last = site.joiner.last("left"), site.joiner.last()
+        assert left is not None
+        assert last is not None
+        kept, version = left["bundles"]["pending"], last["weights_version"]
+        site.start_host()
+        with kit.join(tmp_path, name="other", target=site.target, agent=_TRAINS, cwd=kit.ROOT) as other:
+            other.wait_for("progress", lambda e: e["weights_version"] > version + 3, timeout=60.0)
+            site.start_joiner()
+            said = site.joiner.wait_for_line("the spool is empty again")
+            site.all_settled()
+            assert other.end() == 0
+        books, _ = site.end()
+        assert f"of {kept} bundles 0 were stored, {kept} had grown older than max_lag (2 versions)" in said
+        assert books["stale"] >= kept
+        assert books["produced"] == books["stored"] + books["stale"]
+        assert site.joiner.stderr.count("max_lag") == 1

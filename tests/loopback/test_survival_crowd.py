@@ -27,20 +27,20 @@ from tests.loopback.survival_kit import (
 )
 
 CODE = "17-acorn-ladder"
+JOINERS = 30
 #: Twenty steps a second each: what costs a machine here is that so many processes start.
 SLOWLY = ("--env", "tests.samples:Paced-v0", "--agent", DRILL, "--envs", "1", "--set", "env.args.tick_s=0.05")
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("joiners", [10, pytest.param(30, marks=pytest.mark.slow)])
-def test_many_joiners_come_at_once(tmp_path: Path, joiners: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_thirty_joiners_come_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A class of laptops that are opened at the same moment, with one code for all."""
     with (
         hosted(tmp_path, "--players", "0", "--code", CODE, settings=(*SLOWLY, *OFTEN), open_=False) as run,
         ExitStack() as stack,
     ):
         watch = Watch()
-        names = [f"laptop{number}" for number in range(joiners)]
+        names = [f"laptop{number}" for number in range(JOINERS)]
         members = [stack.enter_context(run.join("--code", CODE, name=name)) for name in names]
         for member in members:
             member.wait_for("progress", lambda e: e["bundles"]["stored"] >= 3, 240.0)
@@ -52,10 +52,10 @@ def test_many_joiners_come_at_once(tmp_path: Path, joiners: int, capsys: pytest.
 
         wait_until(all_work, RECOVERY_S, "all of them are shown at work")
         ranks = {node["player_reports"][0]["rank"] for node in run.status()["nodes"]}
-        assert ranks == set(range(joiners)), "two play the same seat"
+        assert ranks == set(range(JOINERS)), "two play the same seat"
         assert not run.status()["refused_frames"]
         assert run.host.end() == 0
-        assert [member.wait(30.0) for member in members] == [0] * joiners
+        assert [member.wait(30.0) for member in members] == [0] * JOINERS
     acknowledged = 0
     kept = run.kept()
     for name, member in zip(names, members, strict=True):
@@ -67,7 +67,7 @@ def test_many_joiners_come_at_once(tmp_path: Path, joiners: int, capsys: pytest.
         nothing_lost(kept, run.key(name), left["bundles"]["stored"])
         in_order(kept, run.key(name), left["bundles"])
         acknowledged += left["bundles"]["stored"]
-    told(capsys, f"{joiners} joiners at once", acknowledged, took_s)
+    told(capsys, f"{JOINERS} joiners at once", acknowledged, took_s)
 
 
 @pytest.mark.timeout(1200)
@@ -75,7 +75,7 @@ def test_many_joiners_come_at_once(tmp_path: Path, joiners: int, capsys: pytest.
 def test_what_is_played_while_the_host_is_away_arrives_once(
     tmp_path: Path, absent_s: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The host dies with all its processes. One joiner plays on; another is killed too, and started again afterwards."""
+    """The host dies with all its processes. One joiner plays on; another dies too, and is started again afterwards."""
     with ExitStack() as stack:
         run = stack.enter_context(hosted(tmp_path, "--players", "0"))
         steady, killed = (stack.enter_context(run.join(name=name)) for name in ("steady", "killed"))
@@ -86,37 +86,34 @@ def test_what_is_played_while_the_host_is_away_arrives_once(
         pause(absent_s)
         for member in (steady, killed):
             played = last(member)
-            assert played["spooled"] > 5 * absent_s, "players waited"  # of 12.5 bundles a second
+            assert played["spooled"] > 5 * absent_s, "players waited"  # of 12 bundles a second
             assert kit.balanced(played["bundles"])
-        on_disk = last(killed)["bundles"]
+        on_disk = {
+            "steady": last(steady)["bundles"]["produced"],
+            "killed": last(killed)["bundles"]["produced"],
+        }
         kill_all(family(killed))
         flags = ("--resume", "--results", str(run.results), "--players", "0")
         watch = Watch()
         again = stack.enter_context(hosted(tmp_path, *flags, base=run.base))
         back = stack.enter_context(run.join(name="killed"))
-        for member in (steady, back):
-            produced = (
-                max(one["bundles"]["produced"] for one in member.of("progress"))
-                if member is steady
-                else on_disk["produced"]
-            )
+        members = {"steady": steady, "killed": back}
+        for name, member in members.items():
             member.wait_for(
-                "progress", lambda e, n=produced: e["bundles"]["stored"] >= n - 2 and not e["spooled"], 120.0
+                "progress",
+                lambda e, n=on_disk[name]: e["bundles"]["stored"] >= n and not e["spooled"],
+                RECOVERY_S + absent_s,
             )
         took_s = watch.seconds()
-        assert [member.end() for member in (steady, back)] == [0, 0]
-        kept = again.kept()
-        for name, member in (("steady", steady), ("killed", back)):
-            left = member.last("left")
-            assert left is not None
-            books = left["bundles"]
+        for name, member in members.items():
+            assert member.end() == 0
+            books = (member.last("left") or {})["bundles"]
             assert kit.balanced(books)
             assert books["refused"] == books["stale"] == 0
-            assert books["dropped_reasons"].keys() <= ({"member died"} if name == "killed" else set())
-            assert books["dropped"] <= 2
+            # A bundle that was just being handed over when its member was killed may be lost, and is counted.
+            assert books["dropped"] <= (2 if name == "killed" else 0)
+            kept = again.kept()
             nothing_lost(kept, run.key(name), max(acknowledged[name], books["stored"]))
-        left = steady.last("left")
-        assert left is not None
-        in_order(kept, run.key("steady"), left["bundles"])
+        in_order(kept, run.key("steady"), (steady.last("left") or {})["bundles"])
         assert again.host.end() == 0
     told(capsys, f"host away for {absent_s} s", len(kept), took_s)

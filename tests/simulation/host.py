@@ -156,6 +156,8 @@ class Host:
         self.new_broker: Callable[[Host], Broker] = Broker
         #: Told of each member that a broker took for gone.
         self.gone: Callable[[str], None] = lambda key: None
+        #: Told of each bundle that a shard stores, by whom it is and what the shard knows of who may give.
+        self.keeps: Callable[[str, m.Access], None] = lambda user, access: None
 
     def config(self) -> BrokerConfig:
         """The broker's."""
@@ -233,6 +235,7 @@ class Shard:
         self.disk = host.disk.shards[index]
         self.dedup = self.disk.dedup()
         self.guests = GuestList()
+        self.access = m.Access(open=False, admitted=[], barred=[], quarantined=[])
         self.quotas = Quotas(host.quota_bytes_per_s, 0.0, 10.0)
         self.current = -1
         self.ready = False
@@ -266,6 +269,7 @@ class Shard:
             self.current = max(self.current, message.weights_version)
         elif isinstance(message, m.Access):
             self.guests.told(message)
+            self.access = message
 
     def _on_refusal(self, refusal: m.Refusal) -> None:
         raise AssertionError(f"the broker refused its own shard: {refusal.text}")
@@ -311,6 +315,7 @@ class Shard:
         return m.Verdict(seq=delivery.seq, status="stored")
 
     def _keep(self, name: tuple[str, str, int], number: int) -> None:
+        self.host.keeps(name[0], self.access)
         self.disk.append(name, self.dedup)
         self.dedup.mark(*name)
         self.host.disk.stored[name[0], number] += 1

@@ -50,8 +50,19 @@ def settled(node: Node) -> bool:
     """This volunteer made everything, and has an answer to everything."""
     if node.barred:
         return True
-    done = node.truth.made >= node.plan.bundles and node.member is not None
-    return done and node.member.outgoing.outbox.pending == 0 and not node.member.outgoing.spool.active
+    member = node.member
+    if member is None or member.welcome is None or node.truth.made < node.plan.bundles:
+        return False
+    return member.outgoing.outbox.pending == 0 and not member.outgoing.spool.active
+
+
+def told(host: Host, nodes: list[Node]) -> bool:
+    """The broker has the books of all members as they are."""
+    if host.broker is None:
+        return False
+    books = [(node.key, node.member.outgoing.books()) for node in nodes if node.member is not None]
+    ledgers = host.broker.saved.ledgers
+    return all(key in ledgers and ledgers[key].current == own for key, own in books)
 
 
 def check_end(host: Host, nodes: list[Node]) -> None:

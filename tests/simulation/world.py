@@ -157,7 +157,8 @@ class World:
         self.lan.run_until(deadline, enough=lambda: self.settled())
         assert self.settled(), f"not settled {within_s:g} s after the last trouble: {self.describe()}"
         # Until the broker knows it too, and everything that is under way has arrived.
-        self.lan.run_until(self.lan.now + 4.0)
+        self.lan.run_until(self.lan.now + 30.0, enough=lambda: invariants.told(self.host, self.nodes))
+        self.lan.run_until(self.lan.now + 2.0)
         invariants.check_end(self.host, self.nodes)
         self._count()
 

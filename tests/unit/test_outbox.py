@@ -101,6 +101,23 @@ def test_a_new_term_sends_again_to_all_shards() -> None:
     assert len(sends(box.shards_listed(2, shards("a", "b"), 1.0))) == 4
 
 
+def test_after_a_long_silence_everything_goes_again_at_once_and_is_not_waited_for_longer_than_at_first() -> (
+    None
+):
+    box = opened(boots=("a", ""))
+    box.produced(0, 10, 8, 0.0)
+    now = 0.0
+    for _ in range(6):
+        while not sends(box.ticked(now)):
+            now += 1.0
+    now += 1.0
+    assert sends(box.host_back(now)) == [(0, 0, 0)]
+    assert sends(box.ticked(now + 4.9)) == []
+    assert sends(box.ticked(now + 5.0)) == [(0, 0, 0)]
+    box.shards_listed(1, shards("", ""), now + 6.0)
+    assert box.host_back(now + 7.0) == [], "nobody is there"
+
+
 def test_duplicate_settles_as_stored_and_is_counted_beside() -> None:
     box = opened(boots=("a",))
     box.produced(0, 10, 8, 0.0)

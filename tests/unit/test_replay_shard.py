@@ -426,8 +426,10 @@ def test_a_write_that_the_system_stops_half_way(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert (refused.verdict.status, refused.verdict.reason) == ("busy", "disk_full")
+    assert "No space left" in shard.trouble or "too large" in shard.trouble
     assert path.stat().st_size == size
     assert push(shard, 1).verdict.status == "stored"
+    assert shard.trouble == ""
     again = open_shard(tmp_path)
     assert (again.stored_total, again.warnings) == (2, [])
 
@@ -437,9 +439,10 @@ def test_a_queue_on_a_full_disk_is_served_and_remembers_it_later(tmp_path: Path,
     push(shard, 0)
     disk.full = True
     assert served(shard, 2) == sessions(0)[:2]
-    assert "No space left" in shard.warnings[0]
+    assert "No space left" in shard.trouble
     disk.full = False
     shard.tick(0.0)
+    assert shard.trouble == ""
     assert served(open_shard(tmp_path, "queue"), 9) == sessions(0)[2:]
 
 

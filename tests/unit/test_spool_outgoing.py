@@ -159,6 +159,18 @@ def test_credit_is_given_when_the_host_goes_and_when_it_is_back(tmp_path: Path, 
     assert life.out.room
 
 
+def test_a_host_that_was_only_stopped_gets_again_at_once_what_it_may_have_lost(
+    tmp_path: Path, network: Network
+) -> None:
+    """It has the same term and the same shards as before."""
+    life = Life(network, member_config(tmp_path, 0))
+    life.make(4)
+    life.seconds(40, gone=True)
+    life.shards.inbox.clear()
+    life.seconds(1, gone=False)
+    assert life.answered() == 4
+
+
 def test_shards_that_are_down_are_a_host_that_is_away(tmp_path: Path, network: Network) -> None:
     life = Life(network, member_config(tmp_path, 100_000))
     life.shards.boots = ["", "b1"]
