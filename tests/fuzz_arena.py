@@ -35,6 +35,8 @@ from tests.fuzz_kit import Frames
 BURST = 50
 #: Bytes that all of a host's processes together may grow by meanwhile.
 MAX_GROWTH = 96 * 1024 * 1024
+#: Of weights that nobody but an attacker would publish.
+FAKE_VERSION = 10**6
 _PATIENCE_S = 30.0
 
 Who = Literal["admitted", "stranger"]
@@ -284,6 +286,7 @@ class Arena:
         assert [shard.starts for shard in status.shards] == [1, 1]
         assert status.term == 1
         assert status.stopping == ""
+        assert status.weights_version < FAKE_VERSION
         assert (node.bundles.refused, node.bundles.dropped, node.bundles.stale) == (0, 0, 0), node
         assert node.bundles.balanced()
         assert node.refused_by_host == {}
@@ -331,6 +334,13 @@ class Arena:
         )
         control.say([frames.encode(hello)])
         self._welcome(control)
+
+    def _welcome(self, control: Thrower) -> m.Welcome:
+        while (parts := control.hear(_PATIENCE_S)) is not None:
+            message = frames.decode_from_broker(parts[0])
+            if isinstance(message, m.Welcome):
+                return message
+        raise AssertionError("no welcome")
 
     def burst(self, stack: ExitStack, target: Target, who: Who, count: int, rng: random.Random) -> Burst:
         """One key's messages, queued to be sent."""
@@ -455,7 +465,7 @@ class Arena:
         if target.name.startswith("sample"):
             return [*fuzz_kit.seeds(m.SampleMessage, rng), [frames.encode(m.SampleAsk(ask=1, count=2**40))]]
         weights = frames.encode(
-            m.WeightsHeader(run_id=self.run.run_id, version=10**6, codec="lz4-named", size_bytes=3)
+            m.WeightsHeader(run_id=self.run.run_id, version=FAKE_VERSION, codec="lz4-named", size_bytes=3)
         )
         if target.name == "publish":
             return [[weights, b"abc"], [weights], [weights, bytes(10_000)]]

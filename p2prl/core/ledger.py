@@ -15,8 +15,8 @@ from collections.abc import Container
 
 import msgspec
 
+from p2prl.core.books import merged
 from p2prl.core.messages import Books
-from p2prl.core.outbox import merged
 
 DIED = "member died"
 LEFT = "member left"

@@ -9,7 +9,7 @@ from its spool keeps the boot id under which it was sent.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from p2prl.core.messages import Books, ShardAddress, Verdict
@@ -18,7 +18,6 @@ from p2prl.core.messages import Books, ShardAddress, Verdict
 SETTLING = ("stored", "duplicate", "stale", "refused")
 _BUSY_RETRY_S, _BUSY_RETRY_MAX_S = 0.25, 5.0
 _RESEND_MAX_S = 60.0
-_MAX_REASONS = 64
 
 
 @dataclass(frozen=True)
@@ -296,6 +295,15 @@ class Outbox:
             item.attempts = max(0, item.attempts - 1)
             item.due = lane.blocked_until
 
+    def writable(self, shard: int, now: float) -> list[Effect]:
+        """The socket of a shard that took nothing takes messages again: what waited for it goes, then more."""
+        lane = self._lanes.get(shard)
+        if lane is None or not lane.up:
+            return []
+        waited = [item for item in lane.items.values() if item.due == lane.blocked_until]
+        lane.blocked_until = 0.0
+        return [self._send_again(lane, item, now) for item in waited] + self._fill(now)
+
     def ticked(self, now: float) -> list[Effect]:
         """Time passed: resend what is due."""
         effects: list[Effect] = []
@@ -385,28 +393,3 @@ class Outbox:
 
 def _count(counter: dict[str, int], key: str) -> None:
     counter[key] = counter.get(key, 0) + 1
-
-
-def merged(books: Sequence[Books]) -> Books:
-    """The sum of several books, reasons included."""
-    return Books(
-        produced=sum(b.produced for b in books),
-        stored=sum(b.stored for b in books),
-        pending=sum(b.pending for b in books),
-        refused=sum(b.refused for b in books),
-        stale=sum(b.stale for b in books),
-        dropped=sum(b.dropped for b in books),
-        duplicate=sum(b.duplicate for b in books),
-        refused_reasons=_merge(b.refused_reasons for b in books),
-        dropped_reasons=_merge(b.dropped_reasons for b in books),
-    )
-
-
-def _merge(counters: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for counter in counters:
-        for key, count in counter.items():
-            # Honest reasons are a handful; those that a stranger makes up must not fill the memory.
-            name = key if key in total or len(total) < _MAX_REASONS else "other"
-            total[name] = total.get(name, 0) + count
-    return total

@@ -132,6 +132,12 @@ class _KnownFile(msgspec.Struct, frozen=True):
     hosts: list[KnownHost] = []
 
 
+def _sound(host: KnownHost) -> KnownHost:
+    """The same without what is no address: the file may be damaged and still be JSON."""
+    addresses = tuple(a for a in host.addresses if _is_ip(a, 4) or _is_ip(a, 6) or _is_host(a))
+    return msgspec.structs.replace(host, addresses=addresses)
+
+
 def _ignore(_text: str) -> None:
     """Nobody wants to hear it."""
 
@@ -159,7 +165,8 @@ class KnownHosts:
         except (OSError, ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
             self._set_aside(str(error))
             return []
-        sound = [host for host in hosts if 1 <= host.base_port <= MAX_BASE and host.addresses]
+        sound = [_sound(host) for host in hosts if 1 <= host.base_port <= MAX_BASE]
+        sound = [host for host in sound if host.addresses]
         return sorted(sound, key=lambda host: -host.seen_at)[:MAX_KNOWN_HOSTS]
 
     def find(self, name: str) -> KnownHost | None:

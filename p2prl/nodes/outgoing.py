@@ -70,7 +70,7 @@ class Outgoing:
     ) -> None:
         self._config = config
         self._loop = loop
-        self.pushes = Pushes(config, network)
+        self.pushes = Pushes(config, loop, network)
         self._current, self._credit, self._say = current, credit, say
         self._tokens = itertools.count()
         self._ticks: Timer | None = None
@@ -230,11 +230,8 @@ class Outgoing:
     def receipts(self, receipts: m.Receipts) -> None:
         """Verdicts, on bundles of this boot or of an earlier one."""
         boot_id = "" if receipts.boot_id == self.boot_id else receipts.boot_id
-        now = self._loop.now()
-        effects = self.outbox.settled(
-            receipts.shard, receipts.verdicts, receipts.grant_ticks, now, boot_id=boot_id
-        )
-        self._apply(effects)
+        word = (receipts.shard, receipts.verdicts, receipts.grant_ticks, self._loop.now(), boot_id)
+        self._apply(self.outbox.settled(*word))
         self._refill()
 
     # --- time
@@ -341,8 +338,7 @@ class Outgoing:
             return
         token = self._hold(_Held(*read, entry=entry))
         size = record.header_bytes + record.payload_bytes
-        name = record.name
-        self._apply(self.outbox.taken_in(token, size, record.ticks, name, self._loop.now()))
+        self._apply(self.outbox.taken_in(token, size, record.ticks, record.name, self._loop.now()))
 
     def _given_up(self, reason: str) -> None:
         self.outbox.given_up(reason)
@@ -379,17 +375,26 @@ class Outgoing:
     def _send(self, send: Send, blocked: set[int]) -> None:
         # In order per shard: once it takes nothing, what follows waits too.
         if send.shard not in blocked:
-            if self._push(send):
+            named = self._name(send)
+            if named and self._push(send):
                 return
             blocked.add(send.shard)
+            if named:  # else it is the disk that takes nothing
+                self.pushes.when_writable(send.shard, self._writable)
         self.outbox.send_failed(send.shard, send.seq, self._loop.now(), send.boot_id)
+
+    def _writable(self, shard: int) -> None:
+        self._apply(self.outbox.writable(shard, self._loop.now()))
+
+    def _name(self, send: Send) -> bool:
+        """Before it is sent for the first time, the spool has to know its name; False if it could not be written."""
+        held = self._held[send.token]
+        held.name = Name(send.shard, send.boot_id or self.boot_id, send.seq)
+        entry = held.entry
+        return entry is None or entry.record.name is not None or self.spool.assign(entry, held.name)
 
     def _push(self, send: Send) -> bool:
         assert self.run is not None
-        held = self._held[send.token]
-        entry, name = held.entry, Name(send.shard, send.boot_id or self.boot_id, send.seq)
-        if entry is not None and entry.record.name is None and not self.spool.assign(entry, name):
-            return False
-        held.name = name
-        delivery = m.Delivery(run_id=self.run.run_id, boot_id=name.boot_id, seq=name.seq)
+        held, boot_id = self._held[send.token], send.boot_id or self.boot_id
+        delivery = m.Delivery(run_id=self.run.run_id, boot_id=boot_id, seq=send.seq)
         return self.pushes.send(send.shard, [frames.encode(delivery), held.header, held.payload])

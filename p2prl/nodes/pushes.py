@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from p2prl.core.messages import ShardAddress
 from p2prl.net.addresses import endpoint
+from p2prl.net.loop import Loop
 from p2prl.net.sockets import Frame, Limits, Network, Socket
 from p2prl.nodes.wiring import MemberConfig
 
@@ -16,8 +18,9 @@ _LIMITS = Limits(message_bytes=1_000, send_messages=4, receive_messages=1)
 class Pushes:
     """By shard index."""
 
-    def __init__(self, config: MemberConfig, network: Network) -> None:
+    def __init__(self, config: MemberConfig, loop: Loop, network: Network) -> None:
         self._config = config
+        self._loop = loop
         self._host = config.host
         self._network = network
         self._sockets: dict[int, tuple[int, Socket]] = {}
@@ -29,7 +32,7 @@ class Pushes:
             if known is not None and known[0] == shard.push_port:
                 continue
             if known is not None:
-                known[1].close()
+                self._close(known[1])
             self._sockets[shard.index] = (shard.push_port, self._dial(shard.push_port))
 
     def send(self, shard: int, parts: Sequence[Frame]) -> bool:
@@ -37,12 +40,22 @@ class Pushes:
         known = self._sockets.get(shard)
         return known is not None and known[1].send(parts)
 
+    def when_writable(self, shard: int, call: Callable[[int], None]) -> None:
+        """Call `call(shard)` once, when its socket takes messages again."""
+        known = self._sockets.get(shard)
+        if known is not None:
+            self._loop.on_writable(known[1], partial(call, shard))
+
     def redial(self, host: str) -> None:
         """The host is at another address: shards are dialled there once they are listed again."""
         self._host = host
         for _, socket in self._sockets.values():
-            socket.close()
+            self._close(socket)
         self._sockets.clear()
+
+    def _close(self, socket: Socket) -> None:
+        self._loop.forget(socket)
+        socket.close()
 
     def _dial(self, port: int) -> Socket:
         config = self._config

@@ -147,6 +147,7 @@ class Spool:
         self.tidy()
         if self._dead:
             return
+        self._segments.forget()
         try:
             self._books.remove()
             shutil.rmtree(self._folder)

@@ -250,6 +250,11 @@ class Segments:
             file.close()
         self._files.clear()
 
+    def forget(self) -> None:
+        """All files are to be deleted. Numbers are not given again."""
+        self.close()
+        self.sizes.clear()
+
     def _let_go(self, number: int) -> None:
         file = self._files.pop(number, None)
         if file is not None:

@@ -9,9 +9,9 @@ import msgspec
 
 from p2prl import __version__
 from p2prl.core import messages as m
+from p2prl.core.books import merged
 from p2prl.core.ledger import Ledger
 from p2prl.core.membership import Member
-from p2prl.core.outbox import merged
 from p2prl.wire import frames
 
 if TYPE_CHECKING:

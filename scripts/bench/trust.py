@@ -199,6 +199,10 @@ class Source:
         for effect in effects:
             if isinstance(effect, Send) and not self.push.send(self._parts(effect.seq, effect.token)):
                 self.box.send_failed(effect.shard, effect.seq, self.loop.now())
+                self.loop.on_writable(self.push, self._go_on)
+
+    def _go_on(self) -> None:
+        self._apply(self.box.writable(0, self.loop.now()))
 
     def _parts(self, seq: int, token: int) -> list[bytes]:
         header, payload = self.bundles[token % len(self.bundles)]

@@ -64,14 +64,12 @@ class Site:
         """Wait until so many are on the joiner's disk."""
         return self.joiner.wait_for("progress", lambda e: e["spooled"] >= bundles, timeout=60.0)
 
-    def all_settled(self) -> kit.Event:
-        """Wait until nothing is pending nor on disk any more, and the joiner plays on."""
-        before = self.joiner.last()
-        produced = before["bundles"]["produced"] if before else 0
+    def all_settled(self, before: kit.Event) -> kit.Event:
+        """Wait until nothing is on disk, and hardly anything pending, and the joiner made more than `before`."""
 
         def settled(event: kit.Event) -> bool:
-            books = event["bundles"]
-            return event["spooled"] == 0 and books["produced"] > produced and books["pending"] <= 3
+            books, made = event["bundles"], before["bundles"]["produced"]
+            return event["spooled"] == 0 and books["produced"] > made and books["pending"] <= 3
 
         return self.joiner.wait_for("progress", settled, timeout=60.0)
 
@@ -144,7 +142,7 @@ def test_host_and_joiner_are_killed_and_all_arrives_once(site: Site) -> None:
     again = site.start_joiner()
     again.wait_for_line("127.0.0.1")  # looks for its host
     site.start_host()
-    site.all_settled()
+    site.all_settled(last)
     assert "bundles (" in again.stderr
     assert "found in the spool" in again.stderr
     everything_arrived_once(site, last["bundles"]["produced"])
@@ -165,7 +163,7 @@ def test_a_joiner_that_is_stopped_while_its_host_is_gone_brings_it_next_time(sit
     )
     site.start_host()
     site.start_joiner()
-    site.all_settled()
+    site.all_settled(left)
     everything_arrived_once(site, left["bundles"]["produced"])
 
 
@@ -196,7 +194,7 @@ def test_a_small_spool_holds_its_bound_and_says_so(tmp_path: Path, when_full: st
         assert 200_000 < on_disk(site) <= 300_000
         assert full["spooled"] >= 10
         site.start_host()
-        site.all_settled()
+        site.all_settled(full)
         left, stopped = site.end()
         assert kit.balanced(left)
         assert (spool_full(left) == 0) == (when_full == "wait")
@@ -220,7 +218,7 @@ def test_a_broken_place_in_the_spool_costs_one_bundle(site: Site, place: int) ->
     segment.write_bytes(data)
     site.start_joiner()
     site.start_host()
-    site.all_settled()
+    site.all_settled(last)
     left, stopped = site.end()
     assert left["dropped_reasons"] == {"unreadable": 1}
     assert stopped["dropped_reasons"] == {"unreadable": 1}
@@ -261,7 +259,7 @@ def test_while_the_hosts_disk_is_full_the_member_keeps_what_it_has_also_over_its
         for shard in shards:
             shard.rlimit(psutil.RLIMIT_FSIZE, (psutil.RLIM_INFINITY, psutil.RLIM_INFINITY))
         site.start_joiner()
-        site.all_settled()
+        site.all_settled(left)
         everything_arrived_once(site, left["bundles"]["produced"])
 
 
@@ -282,7 +280,7 @@ def test_what_has_grown_older_than_max_lag_is_counted_and_said_once(tmp_path: Pa
             other.wait_for("progress", lambda e: e["weights_version"] > version + 3, timeout=60.0)
             site.start_joiner()
             said = site.joiner.wait_for_line("the spool is empty again")
-            site.all_settled()
+            site.all_settled(left)
             assert other.end() == 0
         books, _ = site.end()
         assert f"of {kept} bundles 0 were stored, {kept} had grown older than max_lag (2 versions)" in said

@@ -74,14 +74,18 @@ def test_half_written_checkpoints_are_passed_over_and_do_not_come_in_the_way_lat
     killed: Killed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results = killed.copy(tmp_path)
-    good, cut, empty, unfinished = numbered(results)[-4:]
+    good, *newer = numbered(results)[-4:]
+    # Far ahead of what is trained from now on, as if they were written seldom.
+    cut, empty, unfinished = (
+        path.rename(path.with_name(f"{10**6 + number:010d}-v9999")) for number, path in enumerate(newer)
+    )
     learner = cut / "learner.safetensors"
     learner.write_bytes(learner.read_bytes()[:-3])
     (empty / "weights.safetensors").write_bytes(b"")
     (unfinished / "DONE").unlink()
     updates = checkpoint.load(good).meta.updates
     watch = Watch()
-    with resumed(tmp_path, results) as run:
+    with resumed(tmp_path, results, "--set", "train.keep_checkpoints=2") as run:
         run.host.wait_for("progress", lambda e: e["updates"] > updates, RECOVERY_S)
         took_s = watch.seconds()
         for bad in (cut, empty, unfinished):

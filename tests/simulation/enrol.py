@@ -20,7 +20,7 @@ from p2prl.core.invitations import CodeEntry
 from p2prl.core.pake import Claim, Party
 from p2prl.errors import LocalProtocolError, NotAdmitted, RemoteProtocolError
 from p2prl.wire import frames
-from tests.simulation.host import HOST_KEY, RUN_ID, Broker, Host
+from tests.simulation.host import HEADER, HOST_KEY, RUN_ID, Broker, Host
 from tests.simulation.member import Node
 
 if TYPE_CHECKING:
@@ -313,16 +313,19 @@ class Mallory:
     def __init__(self, lobby: Lobby, air: Air) -> None:
         self.lobby, self.air, self.rng = lobby, air, lobby.rng
         self._heard: list[tuple[bool, bytes, m.Message]] = []
-        self._guess: Party | None = None
+        #: Peers to whom he pretends to be the host.
+        self._misled: set[bytes] = set()
         #: How he is minded: what he does with a message, and how often.
         self._tricks = self.rng.sample(
-            ["lose", "double", "delay", "replay", "key", "share", "standing", "card", "name", "mirror"],
+            ["lose", "double", "delay", "replay", "key", "share", "standing", "card", "name", "mirror", "pretend"],
             self.rng.randrange(1, 5),
         )
 
     def meddle(self, up: bool, peer: bytes, message: m.Message) -> list[tuple[float, bytes, m.Message]]:
         """What becomes of a message: (delay, peer, message) of each that arrives."""
         self._heard.append((up, peer, message))
+        if not self.lobby.fair and peer in self._misled:
+            return [(0.0, peer, message if up else self._pretend(message))]
         if self.lobby.fair or self.rng.random() < 0.6:
             return [(0.0, peer, message)]
         trick = self.rng.choice(self._tricks)
@@ -337,7 +340,17 @@ class Mallory:
             older_up, _, older = self.rng.choice(self._heard)
             self.air.carry(older_up, self.rng.choice((peer, b"mallory")), older, self.rng.random())
             return [(0.0, peer, message)]
+        if trick == "pretend" and isinstance(message, m.EnrolAsk):
+            self._misled.add(peer)
         return [(0.0, peer, self._changed(trick, message))]
+
+    def _pretend(self, message: m.Message) -> m.Message:
+        """What he says to a newcomer who is to take him for the host."""
+        if isinstance(message, m.EnrolCard):
+            return self._changed("card", message)
+        if isinstance(message, m.EnrolShare):
+            return m.EnrolShare(share=self._share(of_host=True))
+        return m.EnrolProved(proof=self.rng.randbytes(32), standing="admitted")
 
     def _changed(self, trick: str, message: m.Message) -> m.Message:
         """One that is not what was said."""
@@ -411,11 +424,13 @@ class Mallory:
         parts = [frames.encode(rng.choice(lies))]
         for _ in range(rng.choice((1, 3, 150))):
             broker.process.run(lambda: broker._on_control(b"mallory", user, parts))
+        out = [key for key, word in self.lobby.house.word.items() if word != "in"]
+        giver = rng.choice([MALLORY, *out])  # who was put out may still have a connection
+        shard = rng.choice([one for one in host.shards if one is not None])
+        delivery = m.Delivery(run_id=RUN_ID, boot_id="m", seq=rng.randrange(5))
+        bundle = [frames.encode(delivery), HEADER.pack(-1, 0), b"payload"]
+        shard.process.run(lambda: shard._take(b"mallory", giver, bundle))
         if user == MALLORY:
-            shard = rng.choice([one for one in host.shards if one is not None])
-            delivery = m.Delivery(run_id=RUN_ID, boot_id="m", seq=rng.randrange(5))
-            bundle = [frames.encode(delivery), bytes(16), b"payload"]
-            shard.process.run(lambda: shard._take(b"mallory", MALLORY, bundle))
             header = m.WeightsHeader(run_id=RUN_ID, version=10_000, codec="", size_bytes=1)
             broker.process.run(
                 lambda: broker._on_publishing(b"mallory", MALLORY, [frames.encode(header), b"x"])

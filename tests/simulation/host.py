@@ -187,6 +187,11 @@ class Host:
         parts = [self.broker, self.trainer, *self.shards]
         return [part.process for part in parts if part is not None and part.process.alive]
 
+    @property
+    def whole(self) -> bool:
+        """All of it runs."""
+        return len(self.processes()) == SHARDS + 2
+
     def kill_all(self, away_s: float, moves: bool = False) -> None:
         """kill -9 of everything; it comes back by `--resume`, perhaps on another address and port."""
         if self.down:

@@ -35,7 +35,11 @@ def check_member(node: Node) -> None:
     assert books.produced <= node.truth.made, f"{books.produced} counted, {node.truth.made} made"
     stored = node.host.disk.per_node[node.key]
     assert books.stored <= stored, f"the member counts {books.stored} stored, there are {stored}"
-    assert outgoing.spool.size_bytes <= node.plan.spool_bytes, "the spool is larger than it may be"
+    spool = outgoing.spool
+    assert spool.size_bytes <= node.plan.spool_bytes, "the spool is larger than it may be"
+    if outgoing.away and spool.active and not spool.full:
+        alone = node.member.in_memory()
+        assert not alone, f"the host is away, and {sorted(alone)} are in memory alone"
 
 
 def check_ledger(host: Host, node: Node, total: Books) -> None:
@@ -57,8 +61,11 @@ def settled(node: Node) -> bool:
 
 
 def told(host: Host, nodes: list[Node]) -> bool:
-    """The broker has the books of all members as they are."""
+    """The broker has the books of all members as they are, and they have its weights."""
     if host.broker is None:
+        return False
+    current = host.broker.saved.weights_version if host.broker.newest else -1
+    if any(node.member.sync.version < current for node in nodes if node.member and not node.barred):
         return False
     books = [(node.key, node.member.outgoing.books()) for node in nodes if node.member is not None]
     ledgers = host.broker.saved.ledgers
@@ -99,6 +106,9 @@ def _check_totals(host: Host, node: Node) -> None:
     lost = total.dropped + total.stale + total.refused
     missing = truth.made - host.disk.per_node[node.key]
     assert missing <= gone + len(truth.unsure), f"{missing} are missing, {gone} + {len(truth.unsure)} may be"
+    if host.lan.weather.ordered and not host.kills:
+        # Whatever its member heard of it before it died, each verdict passed through this one broker.
+        assert total.stored == host.disk.per_node[node.key], f"{total} against {host.disk.per_node[node.key]}"
     if not truth.unsure and not truth.unheard and not truth.untold:
         # Nobody went with something that it alone knew: then the books are not only true, they are exact.
         assert total.stored == host.disk.per_node[node.key], f"{total} against {host.disk.per_node[node.key]}"

@@ -125,7 +125,8 @@ class Node:
         truth, outgoing = self.truth, member.outgoing
         truth.unsure |= member.in_memory()
         books, heard = outgoing.books(), self._heard(outgoing.account)
-        truth.unheard += max(0, books.produced - heard.produced)
+        # What was handed over in the moment of its death is in no book.
+        truth.unheard += max(0, books.produced - heard.produced) + (member.giving is not None)
         truth.untold += max(0, books.stored - heard.stored)
         outgoing.spool.close()
 
@@ -155,7 +156,8 @@ class Member:
         self.players: dict[int, int] = {}
         self.credit: dict[int, int] = {}
         self._weights_port = -1
-        self._giving: int | None = None
+        #: The bundle that is handed over now.
+        self.giving: int | None = None
         self._term = -1
         plan = node.plan
         config = MemberConfig(
@@ -180,7 +182,7 @@ class Member:
         held = {
             HEADER.unpack(one.header)[0] for one in self.outgoing._held.values() if one.entry is None
         }
-        return held | ({self._giving} if self._giving is not None else set())
+        return held | ({self.giving} if self.giving is not None else set())
 
     # --- the host's words
 
@@ -312,9 +314,9 @@ class Member:
         bundle = m.PlayerBundle(
             rank=self.seats[player].rank, serial=number, ticks=TICKS, steps=TICKS, episodes=0, version=version
         )
-        self._giving = number
+        self.giving = number
         self.outgoing.took(bundle, HEADER.pack(number, version), payload)
-        self._giving = None
+        self.giving = None
 
     # --- time
 

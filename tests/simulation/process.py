@@ -14,6 +14,10 @@ from tests.simulation.lan import HALF_OPEN_S, FakeLan, Frames, Link
 _SLACK_S = 0.2
 
 
+#: How soon a full queue is looked at again.
+_WRITABLE_S = 0.01
+
+
 class Killed(BaseException):
     """kill -9, in the middle of whatever it was."""
 
@@ -100,6 +104,7 @@ class Process:
         self.doomed: int | None = None
         self._inbox: list[Callable[[], None]] = []
         self._readable: dict[FakeSocket, Callable[[], None]] = {}
+        self._writable: dict[FakeSocket, Callable[[], None]] = {}
         self._timers: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
         #: When the LAN is to wake this process next, in LAN time.
@@ -139,9 +144,21 @@ class Process:
         """Call `handler` whenever `socket` has something."""
         self._readable[socket] = handler
 
+    def on_writable(self, socket: FakeSocket, handler: Callable[[], None]) -> None:
+        """Call `handler` once, when `socket` may take something: a moment later, and whether or not it does."""
+        if socket not in self._writable:
+            self.after(_WRITABLE_S, lambda: self._write(socket))
+        self._writable[socket] = handler
+
+    def _write(self, socket: FakeSocket) -> None:
+        handler = self._writable.pop(socket, None)
+        if handler is not None:
+            handler()
+
     def forget(self, socket: FakeSocket) -> None:
         """Stop watching `socket`."""
         self._readable.pop(socket, None)
+        self._writable.pop(socket, None)
 
     # --- life and death
 

@@ -38,22 +38,24 @@ def simulate(seed: int) -> Tally:
         run = run_spec(window_bundles=rng.choice((2, 8)))
         world = World(rng, folder, bad_weather(rng), run)
         world.host.quota_bytes_per_s = rng.choice((0.0, 2_000.0))
-        members_die = rng.random() < 0.6
+        members_die, host_dies = rng.random() < 0.6, rng.random() < 0.8
         for index in range(3):
             plan = Plan(bundles=40, players=rng.choice((1, 2)), impatient=rng.random() < 0.2)
             node = world.add(f"{index}" * 40, plan)
             world.lan.at(rng.random() * 5.0, node.start)
         world.host.start()
         for _ in range(10):
-            _disaster(world, members_die)
+            _disaster(world, members_die, host_dies)
             world.lan.run_until(world.lan.now + 3.0)
         world.fair_weather()
         return world.tally
 
 
-def _disaster(world: World, members_die: bool) -> None:
+def _disaster(world: World, members_die: bool, host_dies: bool) -> None:
     rng = world.rng
     kind = rng.choice(("host part", "host part", "host", "member", "leave", "cut", "clock", "calm"))
+    if kind.startswith("host") and not host_dies:
+        return
     if kind == "host part":
         world.part_of_host_dies()
     elif kind == "host":

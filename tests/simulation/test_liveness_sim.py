@@ -26,6 +26,8 @@ _GONE_S, _LATE_S = 15.0, 2.0
 _EXCUSE_S = 9.0
 #: Troubles that follow each other within this are one: nobody was welcomed in between.
 _BETWEEN_S = 4.0
+#: A shard that is silent for so long gets nothing new.
+_DOWN_S = 8.0
 #: Versions are published each two seconds.
 _VERSIONS_BEHIND = 3
 #: A member that shards can take from has a bundle stored at least this often.
@@ -45,6 +47,7 @@ class Patient(World):
         self.host.gone = self._gone
         self._looked = 0.0
         self._progress: dict[str, tuple[float, int]] = {}
+        self._numbered: dict[tuple[str, int], int] = {}
 
     # --- troubles
 
@@ -99,6 +102,7 @@ class Patient(World):
             for node in self.nodes:
                 self._check_found_out(node)
                 self._check_progress(node)
+                self._check_new_work(node)
 
     def _silences(self, *names: str) -> list[tuple[float, float]]:
         """Times in which one of these was hindered; those that follow each other at once are one."""
@@ -148,6 +152,21 @@ class Patient(World):
             self._progress[node.key] = (now, stored)
         elif now - max(since, max(hindered, default=0.0)) > _PROGRESS_S:
             raise AssertionError(f"nothing of {node.key[:8]} was stored since {since:.1f}, now {now:.1f}")
+
+    def _check_new_work(self, node: Node) -> None:
+        """A shard that hangs gets nothing new, once that is known."""
+        now = self.lan.now
+        others = [end for _, end, who in self.troubles if not who.startswith("shard")]
+        for begin, end, who in self.troubles:
+            if not who.startswith("shard") or node.member is None:
+                continue
+            index = int(who[-1])
+            lane = node.member.outgoing.outbox._lanes.get(index)
+            if lane is None or now >= end or now - max([begin, *others]) < _DOWN_S:
+                self._numbered.pop((node.key, index), None)
+                continue
+            before = self._numbered.setdefault((node.key, index), lane.next_seq)
+            assert lane.next_seq == before, f"shard {index} hangs since {begin:.1f}, and is given more"
 
     def check_healed(self) -> None:
         """Half a minute after the last trouble."""

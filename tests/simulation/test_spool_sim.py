@@ -60,7 +60,10 @@ def _disaster(world: World) -> None:
     rng = world.rng
     kind = rng.choice(("host", "host", "host part", "member", "member", "crash loop", "leave", "cut", "clock"))
     if kind == "host":
-        world.host_dies(rng.choice((1.0, 10.0, 30.0)) * rng.random(), moves=rng.random() < 0.3)
+        away_s = rng.choice((1.0, 10.0, 30.0)) * rng.random()
+        world.host_dies(away_s, moves=rng.random() < 0.3)
+        if rng.random() < 0.5:  # while what waits goes out
+            world.lan.after(away_s + 8.0 * rng.random(), world.member_dies)
     elif kind == "host part":
         world.part_of_host_dies()
     elif kind == "member":

@@ -157,7 +157,9 @@ class World:
         self.lan.run_until(deadline, enough=lambda: self.settled())
         assert self.settled(), f"not settled {within_s:g} s after the last trouble: {self.describe()}"
         # Until the broker knows it too, and everything that is under way has arrived.
+        self.host.publishes = False
         self.lan.run_until(self.lan.now + 30.0, enough=lambda: invariants.told(self.host, self.nodes))
+        assert invariants.told(self.host, self.nodes), f"not told, or without weights: {self.versions()}"
         self.lan.run_until(self.lan.now + 2.0)
         invariants.check_end(self.host, self.nodes)
         self._count()
@@ -165,7 +167,7 @@ class World:
     def settled(self) -> bool:
         """No trouble goes on, and everything that was made has its end."""
         machines = [self.host.machine, *(node.machine for node in self.nodes)]
-        if any(machine.cuts for machine in machines) or self.host.broker is None or self.host.down:
+        if any(machine.cuts for machine in machines) or not self.host.whole:
             return False
         return all(invariants.settled(node) for node in self.nodes)
 
@@ -177,6 +179,11 @@ class World:
                 books = None if node.member is None else node.member.outgoing.books()
                 texts.append(f"{node.key[:8]} made {node.truth.made} of {node.plan.bundles}: {books}")
         return "; ".join(texts)
+
+    def versions(self) -> dict[str, int]:
+        """Of the weights that the host and its members have."""
+        versions = {node.key[:8]: node.member.sync.version for node in self.nodes if node.member is not None}
+        return versions | {"host": self.host.broker.saved.weights_version if self.host.broker else -1}
 
     def _count(self) -> None:
         tally = self.tally

@@ -156,6 +156,7 @@ class Shards:
         kept: by (shard, boot id, sequence number): the bundle's number.
         unfit: those that are stale or refused, and stay so.
         inbox: sent, and not looked at.
+        wanted: shards whose sockets took nothing, and that the member wants to know about.
         answers: verdicts that are under way.
     """
 
@@ -166,6 +167,7 @@ class Shards:
     inbox: list[tuple[int, m.Delivery, int]] = field(default_factory=list)
     answers: list[m.Receipts] = field(default_factory=list)
     takes: Callable[[], bool] = lambda: True
+    wanted: list[int] = field(default_factory=list)
 
     def listed(self, shards: Sequence[m.ShardAddress]) -> None:
         """Nothing to dial."""
@@ -176,6 +178,10 @@ class Shards:
         delivery = frames.decode_to_shard(parts[0])
         self.inbox.append((shard, delivery, number_of(parts[1])))
         return True
+
+    def when_writable(self, shard: int, call: Callable[[int], None]) -> None:
+        """Here nobody is told: the member looks again by itself."""
+        self.wanted.append(shard)
 
     def addresses(self) -> list[m.ShardAddress]:
         return [

@@ -7,9 +7,10 @@ import pytest
 
 from p2prl import config
 from p2prl.core import bounds
+from p2prl.core.books import merged
 from p2prl.core.ledger import Ledger
 from p2prl.core.messages import PROTOCOL, Books, Heartbeat, Hello, PlayerReport, Seat
-from p2prl.core.outbox import Outbox, merged
+from p2prl.core.outbox import Outbox
 from p2prl.errors import RemoteProtocolError
 from p2prl.wire import bundle
 

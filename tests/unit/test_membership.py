@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from p2prl.core.books import merged
 from p2prl.core.episodes import EpisodeStats
 from p2prl.core.gate import share_out
 from p2prl.core.ladder import has_lowest
 from p2prl.core.ledger import DIED, Ledger, fold_oldest
 from p2prl.core.membership import TRANSITIONS, Roster
 from p2prl.core.messages import Books
-from p2prl.core.outbox import merged
 from p2prl.core.weight_sync import WeightSync
 
 

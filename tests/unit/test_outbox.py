@@ -310,3 +310,14 @@ def test_lossy_shards_store_everything_once(seed: int) -> None:
             break
     assert arrived == dict.fromkeys(range(total), 1)
     assert box.books().stored == total
+
+
+def test_a_socket_that_takes_messages_again_gets_what_waited_for_it_at_once() -> None:
+    box = Outbox(10_000, 10, block_s=60.0)
+    [first] = [*box.shards_listed(1, shards("boot"), 0.0), *box.produced(1, 100, 8, 0.0)]
+    assert isinstance(first, Send)
+    box.send_failed(0, first.seq, 0.0)
+    assert box.produced(2, 100, 8, 0.5) == []
+    assert [effect.token for effect in box.writable(0, 1.0) if isinstance(effect, Send)] == [1, 2]
+    assert box.writable(0, 1.5) == []
+    assert box.writable(7, 1.5) == []

@@ -398,6 +398,22 @@ def test_a_full_disk_loses_nothing_and_what_is_there_can_still_go(
     assert found.books.pending == len(numbers)
 
 
+def test_what_a_full_disk_left_half_made_is_not_used_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = fill_up(monkeypatch)
+    books = Books()
+    spool = begun(tmp_path, books)
+    disk.room = 0
+    assert spool.add(bundle(), *frames_of(0), 0) is None
+    disk.room = float("inf")
+    spool.clear()
+    assert not spool.active
+    assert spool.begin()
+    add(spool, 1, 2)
+    assert drain(open_spool(tmp_path, books)) == [1, 2]
+
+
 def test_a_disk_without_room_for_the_snapshot_is_not_begun_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from p2prl.core import messages as m
 from p2prl.net.loop import Loop
 from p2prl.net.sockets import Network
+from p2prl.nodes import spool_file
 from p2prl.nodes.outgoing import Outgoing
 from p2prl.nodes.wiring import MemberConfig
 from tests.unit.spool_kit import (
@@ -279,6 +282,27 @@ def test_what_was_sent_before_is_never_called_stale_here(tmp_path: Path, network
     while again.out.outbox.pending:
         assert again.answered() == 0
     assert (again.out.books().stored, again.out.books().duplicate) == (4, 4)
+
+
+def test_what_cannot_get_its_name_on_the_disk_is_not_sent_yet(
+    tmp_path: Path, network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It might be sent again under another name, by the next boot."""
+    life = Life(network, member_config(tmp_path, 100_000))
+    life.seconds(4, gone=True)
+    life.make(3)
+
+    def broken(file: FileIO, data: bytes) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(spool_file, "write_all", broken)
+        life.seconds(3, gone=False)
+    assert life.shards.inbox == []
+    assert life.shards.wanted == [], "it is not their sockets that take nothing"
+    assert len([text for _, text in life.said if "Input/output error" in text]) == 1
+    life.seconds(2, gone=False)
+    assert life.answered() == 3
 
 
 # --- over restarts

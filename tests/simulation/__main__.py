@@ -1,0 +1,8 @@
+"""`scripts/simulate`."""
+
+import sys
+
+from tests.simulation.runner import main
+
+if __name__ == "__main__":
+    sys.exit(main())
