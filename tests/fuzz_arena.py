@@ -85,7 +85,7 @@ TARGETS = (
     Target("push 1", 12, zmq.PUSH, 1_000_000, frames.decode_to_shard, 1),
     Target("sample 1", 13, zmq.DEALER, 1_900, None, 1),
 )
-CONTROL = TARGETS[0]
+CONTROL, WEIGHTS = TARGETS[0], TARGETS[2]
 
 
 @dataclass
@@ -120,10 +120,9 @@ class Volley:
         cut: connections that it let in, and ended.
         growth: bytes that the host's processes grew by.
         crashes: processes of the host that were started again.
-        lost: bundles of the honest joiner that were refused, stale or dropped.
+        lost: bundles of the honest joiner that were refused, stale or dropped meanwhile.
     """
 
-    target: str
     thrown: int = 0
     raw: int = 0
     refused: Counter[str] = field(default_factory=Counter)
@@ -134,12 +133,16 @@ class Volley:
     crashes: int = 0
     lost: int = 0
 
+    def __add__(self, other: Volley) -> Volley:
+        return Volley(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
+
 
 class Thrower:
     """One connection to one socket of a host, which says anything.
 
     Args:
         keys: its CURVE keys; None to speak without.
+        queue: messages that may wait to be sent; 0 for as many as there are.
     """
 
     def __init__(
@@ -149,10 +152,11 @@ class Thrower:
         kind: int,
         keys: KeyPair | None,
         server_key: str,
+        queue: int = 0,
     ) -> None:
         self.socket = context.socket(kind)
         self.socket.linger = 0
-        self.socket.sndhwm = 0
+        self.socket.sndhwm = queue
         if keys is not None:
             self.socket.curve_publickey, self.socket.curve_secretkey = (
                 keys.public.encode(),
@@ -256,6 +260,10 @@ class Arena:
         found = status.refused_frames if target.shard < 0 else status.shards[target.shard].refused_reasons
         return Counter(found)
 
+    def process(self, role: str) -> psutil.Process:
+        """The host's process of this role."""
+        return next(child for child in self.program.children(role) if child.pid in self.pids)
+
     def memory(self) -> int:
         """Bytes of the host's processes that have sockets."""
         return sum(psutil.Process(pid).memory_info().rss for pid in self.pids if psutil.pid_exists(pid))
@@ -297,8 +305,8 @@ class Arena:
     def fire(self, target: Target, count: int, rng: random.Random, who: tuple[Who, ...]) -> Volley:
         """Throw `count` damaged messages at one socket, in bursts by each kind of peer in turn, and wait until the host
         has dealt with them."""
-        volley = Volley(target.name)
-        before, memory = self.refused(target), self.memory()
+        volley = Volley()
+        before, memory, lost, died = self.refused(target), self.memory(), self.lost(), self.restarted()
         with ExitStack() as stack:
             bursts = [
                 self.burst(stack, target, kind, min(BURST, count - first), rng)
@@ -315,12 +323,12 @@ class Arena:
         wait_until(lambda: self._quiet(target), _PATIENCE_S, f"{target.name}: all was dealt with")
         volley.refused = self.refused(target) - before
         volley.growth = self.memory() - memory
-        volley.crashes, volley.lost = self.restarted(), self.lost()
+        volley.crashes, volley.lost = self.restarted() - died, self.lost() - lost
         return volley
 
-    def thrower(self, target: Target, keys: KeyPair | None) -> Thrower:
+    def thrower(self, target: Target, keys: KeyPair | None, queue: int = 0) -> Thrower:
         """One more connection."""
-        return Thrower(self.context, self.base + target.offset, target.kind, keys, self.server_key)
+        return Thrower(self.context, self.base + target.offset, target.kind, keys, self.server_key, queue)
 
     def introduce(self, control: Thrower) -> None:
         """Become a member with one player that never plays."""
@@ -478,7 +486,7 @@ class Arena:
         """Connections that no ZeroMQ library makes; returns how many. The host must end each of them."""
         left = count
         while left > 0:
-            batch = [self._dial(target) for _ in range(min(left, 50))]
+            batch = [self.dial(target) for _ in range(min(left, 50))]
             for connection in batch:
                 _write(connection, raw_bytes(rng, target.kind))
             for connection in batch:
@@ -486,7 +494,8 @@ class Arena:
             left -= len(batch)
         return count
 
-    def _dial(self, target: Target) -> socket.socket:
+    def dial(self, target: Target) -> socket.socket:
+        """A plain TCP connection."""
         return socket.create_connection(("127.0.0.1", self.base + target.offset), timeout=_PATIENCE_S)
 
     def close(self) -> None:
@@ -521,11 +530,11 @@ _ENROL_SEEDS: tuple[m.Message, ...] = (
 def raw_bytes(rng: random.Random, kind: int) -> bytes:
     """What may come from a TCP connection: noise, half a greeting, a broken handshake, other protocols."""
     choice = rng.randrange(10)
-    greeting = _greeting(rng.choice((b"NULL", b"CURVE", b"PLAIN", b"GSSAPI", b"X" * 20, b"")), rng)
+    start = greeting(rng.choice((b"NULL", b"CURVE", b"PLAIN", b"GSSAPI", b"X" * 20, b"")), rng)
     if choice == 0:
         return rng.randbytes(rng.randrange(1, 2000))
     if choice == 1:
-        return greeting[: rng.randrange(len(greeting))]
+        return start[: rng.randrange(len(start))]
     if choice == 2:
         return rng.choice(
             (
@@ -538,28 +547,25 @@ def raw_bytes(rng: random.Random, kind: int) -> bytes:
     if choice == 3:
         return b"\x01\x00" + _frame(b"hello", 0) * 3  # ZMTP 1.0
     if choice == 4:
-        return fuzz_kit.mutate_bytes(greeting, rng)
+        return fuzz_kit.mutate_bytes(start, rng)
     if choice == 5:
-        return _greeting(b"CURVE", rng) + _command(
+        return greeting(b"CURVE", rng) + _command(
             b"HELLO", bytes([1, 0]) + rng.randbytes(rng.choice((192, 0, 10, 3000)))
         )
     if choice == 6:  # a length of 2^63 and more
         return (
-            _greeting(b"NULL", rng)
-            + rng.choice((b"\x02", b"\x06", b"\x03"))
-            + b"\xff" * 8
-            + rng.randbytes(50)
+            greeting(b"NULL", rng) + rng.choice((b"\x02", b"\x06", b"\x03")) + b"\xff" * 8 + rng.randbytes(50)
         )
     ready = _command(b"READY", _metadata(rng, kind))
     messages = b"".join(
         _frame(rng.choice((b"", fuzz_kit.PICKLE, rng.randbytes(30), b"\x01junk")), rng.randrange(8))
         for _ in range(rng.randrange(9))
     )
-    sound = _greeting(b"NULL", rng) + ready + messages
+    sound = greeting(b"NULL", rng) + ready + messages
     return sound if choice < 9 else fuzz_kit.mutate_bytes(sound, rng)
 
 
-def _greeting(mechanism: bytes, rng: random.Random) -> bytes:
+def greeting(mechanism: bytes, rng: random.Random) -> bytes:
     """ZMTP 3: signature, version, mechanism, as-server, filler (rfc.zeromq.org/spec/23)."""
     version = rng.choice((b"\x03\x00", b"\x03\x01", b"\x02\x00", b"\xff\xff"))
     return (

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 
+import psutil
 import pytest
 
 from p2prl.core import messages as m
@@ -16,7 +17,7 @@ from p2prl.net.keys import new_key_pair
 from p2prl.wire import frames
 from tests import fuzz_arena, fuzz_kit
 from tests.conftest import wait_until
-from tests.fuzz_arena import BURST, CONTROL, MAX_GROWTH, TARGETS, Arena, Target
+from tests.fuzz_arena import BURST, CONTROL, MAX_GROWTH, TARGETS, WEIGHTS, Arena, Target
 
 MESSAGES = 2000
 _NAMED = {target.name: target for target in TARGETS}
@@ -136,6 +137,38 @@ def test_one_key_that_never_stops_is_put_out(arena: Arena) -> None:
         assert thrower.door() == "out"
 
 
+def test_topics_that_nobody_needs_do_not_fill_the_memory(arena: Arena) -> None:
+    """ZeroMQ keeps a subscriber's topics, at some fifty bytes a letter, for as long as it is connected."""
+    rng, memory = random.Random(5), arena.memory()
+    with arena.thrower(WEIGHTS, new_key_pair()) as thrower:
+        assert thrower.door() == "in"
+        for _ in range(20_000):
+            thrower.look()
+            if thrower.ended:
+                break
+            thrower.say([b"\x01" + rng.randbytes(300)])
+        wait_until(lambda: thrower.look() and thrower.ended, 15.0, "who asks for such topics is put out")
+        assert arena.memory() - memory < MAX_GROWTH
+    arena.unharmed()
+
+
+def test_large_messages_wait_with_those_who_send_them(arena: Arena) -> None:
+    """What the broker cannot take at once fills the sender's queue, and not the host's memory."""
+    reports = [m.PlayerReport(rank=1, state="x")] * 3000
+    beat = frames.encode(m.Heartbeat(boot_id="b", state="working", players=reports))
+    assert 150_000 < len(beat) < frames.MAX_TO_BROKER_BYTES
+    memory, peak = arena.memory(), 0
+    with ExitStack() as stack:
+        throwers = [stack.enter_context(arena.thrower(CONTROL, new_key_pair(), queue=10)) for _ in range(10)]
+        assert [thrower.door() for thrower in throwers] == ["in"] * len(throwers)
+        for _ in range(150):
+            for thrower in throwers:
+                thrower.say([beat])
+            peak = max(peak, arena.memory() - memory)
+    assert peak < MAX_GROWTH
+    arena.unharmed()
+
+
 # --- a host that does not admit everybody --------------------------------------------------------------------------
 
 
@@ -143,6 +176,25 @@ def test_one_key_that_never_stops_is_put_out(arena: Arena) -> None:
 def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
     with fuzz_arena.arena(tmp_path_factory.mktemp("closed"), open_=False) as made:
         yield made
+
+
+@pytest.mark.skipif(
+    not hasattr(psutil.Process, "rlimit"), reason="no limits of another process on this system"
+)
+def test_more_connections_than_a_process_may_have(closed: Arena) -> None:
+    """Nobody needs a key to open connections and say nothing. Here the first one breaks while no file can be opened."""
+    broker, before = closed.process("broker"), closed.refused(CONTROL)
+    limit = broker.rlimit(psutil.RLIMIT_NOFILE)
+    few = broker.num_fds() + 20
+    broker.rlimit(psutil.RLIMIT_NOFILE, (few, limit[1]))
+    with ExitStack() as stack:
+        silent = [stack.enter_context(closed.dial(CONTROL)) for _ in range(60)]
+        wait_until(lambda: broker.num_fds() >= few, 15.0, "it can open no more")
+        silent[0].sendall(fuzz_arena.greeting(b"NULL", random.Random(0)))
+        wait_until(lambda: closed.refused(CONTROL) != before, 15.0, "the connection that broke is counted")
+        closed.unharmed()
+    broker.rlimit(psutil.RLIMIT_NOFILE, limit)
+    closed.unharmed()
 
 
 def test_a_key_that_was_not_let_in_is_not_heard(closed: Arena) -> None:

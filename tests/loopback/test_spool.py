@@ -76,6 +76,8 @@ class Site:
     def end(self) -> tuple[kit.Event, kit.Event]:
         """A clean end of both, joiner first; their last books."""
         assert self.joiner.end() == 0
+        with kit.Peer(self.base) as peer:
+            wait_until(lambda: {node.state for node in peer.status().nodes} == {"gone"})
         assert self.host.end() == 0
         left, stopped = self.joiner.last("left"), self.host.last("stopped")
         assert left is not None

@@ -64,6 +64,7 @@ class FakeLan:
     Attributes:
         after_event: called after each event.
         events: how many there were.
+        push_limit: messages that one PUSH socket and its peer hold together.
         touched: names of the processes in which the last event happened.
     """
 
@@ -72,6 +73,7 @@ class FakeLan:
     now: float = 0.0
     after_event: Callable[[], None] = lambda: None
     events: int = 0
+    push_limit: int = 8
     touched: set[str] = field(default_factory=set)
     servers: dict[str, Server] = field(default_factory=dict)
     #: Connections by the name that the server knows them by.
@@ -208,6 +210,7 @@ class Link:
         self.unread = 0
         self.waiting: deque[Frames] = deque()
         self.closed = False
+        self._room: Callable[[], None] | None = None
         self._trying = False
         #: Changes when the connection breaks: what was under way then is lost.
         self._epoch = 0
@@ -237,6 +240,8 @@ class Link:
     def up(self, frames: Frames) -> bool:
         """The client sends; False if its socket is full."""
         if not self._ordered:
+            if self.lan.rng.random() < self.lan.weather.loss / 10:
+                return False
             self._scatter(True, frames)
             return True
         if len(self.waiting) + self.unread >= self.limit:
@@ -244,6 +249,17 @@ class Link:
         self.waiting.append(frames)
         self._pump()
         return True
+
+    def when_room(self, call: Callable[[], None] | None) -> None:
+        """Call this once, when the client's socket takes messages; None for nothing."""
+        self._room = call
+        if call is not None and (not self._ordered or len(self.waiting) + self.unread < self.limit):
+            self.lan.after(_LOCAL_S, self._has_room)
+
+    def _has_room(self) -> None:
+        call, self._room = self._room, None
+        if call is not None and not self.closed:
+            self.client.run(call)
 
     def close(self, lost: bool) -> None:
         """The client's socket is gone. `lost`: with what was under way."""
@@ -301,6 +317,8 @@ class Link:
         self.route = b"route %d" % next(self.lan._order)
         self.lan.routes[self.route] = self
         self._pump()
+        if self._room is not None:
+            self._has_room()
 
     def _is_cut(self) -> bool:
         return not self.local and any(machine.cuts for machine in self.machines)
@@ -337,6 +355,8 @@ class Link:
         def look() -> None:
             if epoch == self._epoch:
                 self.unread = max(0, self.unread - 1)
+                if self._room is not None:
+                    self.lan.after(_LOCAL_S, self._has_room)
             server.take(route, self.user, frames)
 
         server.process.run(look)

@@ -155,9 +155,14 @@ class Process:
         if handler is not None:
             handler()
 
+    def on_writable(self, socket: FakeSocket, handler: Callable[[], None]) -> None:
+        """Call `handler` once, when `socket` takes messages."""
+        socket.link.when_room(handler)
+
     def forget(self, socket: FakeSocket) -> None:
         """Stop watching `socket`."""
         self._readable.pop(socket, None)
+        socket.link.when_room(None)
         self._writable.pop(socket, None)
 
     # --- life and death
@@ -263,12 +268,12 @@ class FakeSocket:
     def __init__(self, process: Process, endpoint: str, user: str, limit: int) -> None:
         self._process = process
         self._received: list[Frames] = []
-        self._link: Link = process.lan.dial(process, endpoint, user, limit, self._arrived)
+        self.link: Link = process.lan.dial(process, endpoint, user, limit, self._arrived)
 
     def send(self, frames: Any, peer: bytes = b"") -> bool:
         """Queue one message; False if the queue is full."""
         self._process.act()
-        return self._link.up([bytes(frame) for frame in frames])
+        return self.link.up([bytes(frame) for frame in frames])
 
     def receive(self) -> FakeReceived | None:
         """The next message, or None."""
@@ -276,8 +281,8 @@ class FakeSocket:
 
     def close(self) -> None:
         """Close it; what it had sent still goes."""
-        if not self._link.closed:
-            self._link.close(lost=False)
+        if not self.link.closed:
+            self.link.close(lost=False)
 
     def _arrived(self, frames: Frames) -> None:
         self._received.append(frames)
@@ -306,5 +311,5 @@ class FakeNetwork:
     def client(self, kind: str, endpoint: str, keys: object, server_key: object, limits: Any) -> FakeSocket:
         """A dialling socket."""
         # A push socket's queue and its peer's together: few, so that a shard that hangs is felt.
-        limit = 8 if kind == "push" else limits.send_messages
+        limit = self._process.lan.push_limit if kind == "push" else limits.send_messages
         return FakeSocket(self._process, endpoint, self._user, limit)

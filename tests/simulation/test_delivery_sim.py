@@ -19,6 +19,8 @@ from tests.simulation.world import Tally, World, schedule
 
 SCENARIO = "delivery"
 _SEEDS = 150
+#: From a host's restart on, until everything that was under way has its verdict.
+_RESTART_S = 30.0
 
 
 def bad_weather(rng: random.Random) -> Weather:
@@ -37,6 +39,7 @@ def simulate(seed: int) -> Tally:
     with schedule(SCENARIO, seed) as folder:
         run = run_spec(window_bundles=rng.choice((2, 8)))
         world = World(rng, folder, bad_weather(rng), run)
+        world.lan.push_limit = rng.choice((1, 3, 8))
         world.host.quota_bytes_per_s = rng.choice((0.0, 2_000.0))
         members_die, host_dies = rng.random() < 0.6, rng.random() < 0.8
         for index in range(3):
@@ -47,8 +50,21 @@ def simulate(seed: int) -> Tally:
         for _ in range(10):
             _disaster(world, members_die, host_dies)
             world.lan.run_until(world.lan.now + 3.0)
-        world.fair_weather()
+        if rng.random() < 0.5:
+            world.fair_weather()
+        else:
+            _last_restart(world)
         return world.tally
+
+
+def _last_restart(world: World) -> None:
+    """Nobody plays any more, all links are up, and then the host dies once more: what is under way must not wait long."""
+    for node in world.nodes:
+        node.plan.bundles = node.truth.made
+    while any(node.machine.cuts for node in world.nodes):
+        world.lan.run_until(world.lan.now + 1.0)
+    world.host_dies(0.5)
+    world.fair_weather(within_s=_RESTART_S)
 
 
 def _disaster(world: World, members_die: bool, host_dies: bool) -> None:

@@ -30,6 +30,7 @@ def simulate(seed: int) -> Tally:
             window_bundles=rng.choice((2, 8)),
         )
         world = World(rng, folder, bad_weather(rng), run)
+        world.lan.push_limit = rng.choice((1, 3, 8))
         for index in range(2):
             _add(world, index)
         world.host.start()
