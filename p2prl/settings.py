@@ -173,7 +173,9 @@ def with_agent(experiment: Experiment, agent: str) -> Experiment:
     if agent == experiment.agent.name:
         return experiment
     name = f"{experiment.name}-{slug(agent.rpartition(':')[2])}"
-    replay = ReplayConfig(fsync_interval_s=experiment.replay.fsync_interval_s)  # of the disk, not of the agent
+    replay = ReplayConfig(
+        fsync_interval_s=experiment.replay.fsync_interval_s
+    )  # of the disk, not of the agent
     return msgspec.structs.replace(experiment, name=name, agent=AgentConfig(agent), replay=replay)
 
 

@@ -164,8 +164,8 @@ class Books(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         produced: bundles that players made.
-        pending: in the member's window: not sent yet, or without a verdict.
-        dropped: given up on the way: `window full`, `member died`, `member left`.
+        pending: in the member's window or spool: not sent yet, or without a verdict.
+        dropped: given up on the way: `window full`, `spool full`, `unreadable`, `member died`, `member left`.
     """
 
     produced: int = 0
@@ -285,7 +285,7 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
         role: what the sender is; `shard`, `trainer` and `owner` need the host's own keys.
         seats: those that it has already, from before the broker restarted.
         slots: environments of each of its players; 0 for as many as the run says.
-        continues: the boot id whose books go on in this boot's, because its spool was found; empty for none.
+        continues: the boot that began the books that go on in this boot's, because its spool was found; empty for none.
     """
 
     protocol: int

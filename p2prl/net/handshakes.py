@@ -34,7 +34,9 @@ class HandshakeWatch:
 
     def read(self) -> None:
         """Take what the monitor has to say."""
-        from zmq.utils.monitor import parse_monitor_message  # it brings asyncio, which only servers shall pay for
+        from zmq.utils.monitor import (
+            parse_monitor_message,
+        )  # it brings asyncio, which only servers shall pay for
 
         for _ in range(_PER_TURN):
             received = self.pair.receive()

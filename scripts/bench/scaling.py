@@ -84,7 +84,9 @@ def climb(lan: Lab, levels: list[int], seconds: float) -> list[dict[str, Any]]:
     """One run; joiners are added between the measurements."""
     rows = []
     with ExitStack() as running:
-        host = running.enter_context(command(lan, 0, "host", "--open", *_ARGUMENTS, "--players", "0", "--name", "lab"))
+        host = running.enter_context(
+            command(lan, 0, "host", "--open", *_ARGUMENTS, "--players", "0", "--name", "lab")
+        )
         host.wait_for("started", timeout=60)
         watcher = running.enter_context(Watcher(lan, 0, 0.25))
         members: list[Program] = []

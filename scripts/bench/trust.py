@@ -173,7 +173,9 @@ class Source:
                     self.idle.wait(0.0002)
             return
         self.loop.on_readable(self.control, self._settle)
-        self._apply(self.box.shards_listed(1, [m.ShardAddress(index=0, push_port=1, sample_port=1, boot_id="s")], 0.0))
+        self._apply(
+            self.box.shards_listed(1, [m.ShardAddress(index=0, push_port=1, sample_port=1, boot_id="s")], 0.0)
+        )
         self.loop.every(0.02, lambda: self._apply(self.box.ticked(self.loop.now())))
         self.loop.when_idle(self._fill)
         self.loop.run()
@@ -182,7 +184,9 @@ class Source:
         made = 0
         while self.box.room and self.made < self.count and made < 16:
             header, payload = self.bundles[self.made % len(self.bundles)]
-            self._apply(self.box.produced(self.made, len(header) + len(payload), TICKS * SLOTS, self.loop.now()))
+            self._apply(
+                self.box.produced(self.made, len(header) + len(payload), TICKS * SLOTS, self.loop.now())
+            )
             self.made += 1
             made += 1
         return bool(made)
@@ -253,7 +257,13 @@ def main() -> int:
     text = table(
         ("way", "bundles/s", "from", "to", "ratio"),
         [
-            (r["way"], f"{r['bundles_per_s']:.0f}", f"{r['range'][0]:.0f}", f"{r['range'][1]:.0f}", f"{r['ratio']:.2f}")
+            (
+                r["way"],
+                f"{r['bundles_per_s']:.0f}",
+                f"{r['range'][0]:.0f}",
+                f"{r['range'][1]:.0f}",
+                f"{r['ratio']:.2f}",
+            )
             for r in rows
         ],
     )

@@ -113,7 +113,9 @@ def started(tmp_path: Path) -> Iterator[Run]:
             kit.host(tmp_path, *settings, *limit, "--players", "0", name=f"h{base}", port=base, cwd=kit.ROOT)
         )
         host.wait_for("started")
-        joiner = stack.enter_context(kit.join(tmp_path, target=f"127.0.0.1:{base}", agent=kit.IDLE, cwd=kit.ROOT))
+        joiner = stack.enter_context(
+            kit.join(tmp_path, target=f"127.0.0.1:{base}", agent=kit.IDLE, cwd=kit.ROOT)
+        )
         yield Run(host, joiner, stack.enter_context(kit.Peer(base)))
 
 

@@ -161,7 +161,7 @@ def test_large_messages_wait_with_those_who_send_them(arena: Arena) -> None:
     with ExitStack() as stack:
         throwers = [stack.enter_context(arena.thrower(CONTROL, new_key_pair(), queue=10)) for _ in range(10)]
         assert [thrower.door() for thrower in throwers] == ["in"] * len(throwers)
-        for _ in range(150):
+        for _ in range(200):
             for thrower in throwers:
                 thrower.say([beat])
             peak = max(peak, arena.memory() - memory)
@@ -191,7 +191,7 @@ def test_more_connections_than_a_process_may_have(closed: Arena) -> None:
         silent = [stack.enter_context(closed.dial(CONTROL)) for _ in range(60)]
         wait_until(lambda: broker.num_fds() >= few, 15.0, "it can open no more")
         silent[0].sendall(fuzz_arena.greeting(b"NULL", random.Random(0)))
-        wait_until(lambda: closed.refused(CONTROL) != before, 15.0, "the connection that broke is counted")
+        wait_until(lambda: closed.refused(CONTROL) != before or closed.restarted(), 15.0, "it is counted")
         closed.unharmed()
     broker.rlimit(psutil.RLIMIT_NOFILE, limit)
     closed.unharmed()

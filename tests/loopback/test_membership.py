@@ -245,11 +245,11 @@ def test_who_explores_least_is_replaced(tmp_path: Path) -> None:
     with kit.host(tmp_path, "chain", "--players", "0", name=f"s{base}", port=base) as host:
         host.wait_for("started")
         with (
-            kit.join(tmp_path, "--envs", "1", name="first", agent=kit.IDLE, target=target) as first,
+            kit.join(tmp_path, "--envs", "1", name="first", target=target) as first,
             kit.Peer(base) as peer,
         ):
             working(peer, "first")
-            with kit.join(tmp_path, "--envs", "1", name="second", agent=kit.IDLE, target=target):
+            with kit.join(tmp_path, "--envs", "1", name="second", target=target):
                 assert ranks(working(peer, "second")) == [1]
                 assert ranks(working(peer, "first")) == [0]
                 assert first.end() == 0

@@ -121,7 +121,10 @@ def test_4_5_every_command_ends_within_five_seconds_of_a_signal(tmp_path: Path) 
         end_all(watching)
         end_all(listing)
         # With a host; and with one that was killed.
-        program = stack.enter_context(host(tmp_path, base, *IDLE, "--players", "1"))
+        # Not with an agent in a file: `eval` takes none from a host's word.
+        program = stack.enter_context(
+            host(tmp_path, base, "--env", "chain", "--agent", "cem", "--players", "1")
+        )
         program.wait_for("started")
         present = start("join", target, "--players", "1", "--name", "present")
         orphaned = start("join", target, "--players", "1", "--name", "orphaned")
@@ -366,7 +369,9 @@ def test_9_a_joiner_says_what_it_waits_for_and_gives_up_when_told(tmp_path: Path
             assert ("cannot be reached" in line) == (base == free)
             assert ("something listens" in line) == (base != free)
         # Meanwhile the state folder of one that waits for ever is in use.
-        holder = stack.enter_context(kit.join(tmp_path, name="holder", agent=kit.IDLE, target=f"127.0.0.1:{free}"))
+        holder = stack.enter_context(
+            kit.join(tmp_path, name="holder", agent=kit.IDLE, target=f"127.0.0.1:{free}")
+        )
         holder.wait_for_line("trying again each 1 s")
         second = kit.run(tmp_path, "join", f"127.0.0.1:{free}", "--json", name="holder")
         assert second.returncode == 6

@@ -12,6 +12,7 @@ import pytest
 from tests import kit
 from tests.conftest import wait_until
 from tests.loopback.survival_kit import (
+    END_S,
     RECOVERY_S,
     Run,
     Watch,
@@ -37,8 +38,8 @@ def test_each_process_is_killed_in_turn(tmp_path: Path, capsys: pytest.CaptureFi
         for role in ("broker", "shard", "trainer", "member", "player"):
             killed_and_back(run, joiner, role, capsys)
         killed_player_and_back(run, joiner, capsys)
-        assert joiner.end() == 0
-        assert run.host.end() == 0
+        assert joiner.end(END_S) == 0
+        assert run.host.end(END_S) == 0
         stopped = run.host.last("stopped")
         assert stopped is not None
         assert kit.balanced(stopped["bundles"])
@@ -112,14 +113,14 @@ def test_a_killed_joiner_is_seen_to_be_gone_and_comes_back_as_the_same_node(
             took_s = watch.seconds()
             wait_until(lambda: run.row()["bundles"]["stored"] >= acknowledged + 5, 20.0)
             assert run.row()["state"] == "working"  # one row: it is the same node
-            assert second.end() == 0
+            assert second.end(END_S) == 0
             acknowledged += stored(second)
         kept, books = run.kept(), run.row()["bundles"]
         nothing_lost(kept, run.key(), acknowledged)
         assert kit.balanced(books)
         assert books["stored"] == len(kept)
         assert books["dropped_reasons"].keys() <= {"member died", "member left"}
-        assert run.host.end() == 0
+        assert run.host.end(END_S) == 0
     told(capsys, f"kill -9 of a joiner (shown as gone after {gone_s:.1f} s)", acknowledged, took_s)
 
 
@@ -151,7 +152,7 @@ def test_the_whole_host_is_killed_again_and_again(tmp_path: Path, capsys: pytest
         row = run.row()
         assert row["standing"] == "admitted"
         assert row["player_reports"][0]["restarts"] == 0
-        assert joiner.end() == 0
+        assert joiner.end(END_S) == 0
         left = joiner.last("left")
         assert left is not None
         assert kit.balanced(left["bundles"])
@@ -160,7 +161,7 @@ def test_the_whole_host_is_killed_again_and_again(tmp_path: Path, capsys: pytest
         in_order(kept, run.key(), left["bundles"])
         assert sum(shard["stored"] for shard in run.status()["shards"]) <= len(run.kept())
         assert len(kept) == len({one.digest for one in kept})
-        assert run.host.end() == 0
+        assert run.host.end(END_S) == 0
     told(capsys, "kill -9 of the whole host, three times (the slowest)", acknowledged, max(took))
 
 

@@ -11,6 +11,7 @@ from tests import kit
 from tests.conftest import wait_until
 from tests.loopback.survival_kit import (
     DRILL,
+    END_S,
     OFTEN,
     RECOVERY_S,
     Watch,
@@ -54,8 +55,8 @@ def test_thirty_joiners_come_at_once(tmp_path: Path, capsys: pytest.CaptureFixtu
         ranks = {node["player_reports"][0]["rank"] for node in run.status()["nodes"]}
         assert ranks == set(range(JOINERS)), "two play the same seat"
         assert not run.status()["refused_frames"]
-        assert run.host.end() == 0
-        assert [member.wait(30.0) for member in members] == [0] * JOINERS
+        assert run.host.end(END_S) == 0
+        assert [member.wait(END_S) for member in members] == [0] * JOINERS
     acknowledged = 0
     kept = run.kept()
     for name, member in zip(names, members, strict=True):
@@ -106,7 +107,7 @@ def test_what_is_played_while_the_host_is_away_arrives_once(
             )
         took_s = watch.seconds()
         for name, member in members.items():
-            assert member.end() == 0
+            assert member.end(END_S) == 0
             books = (member.last("left") or {})["bundles"]
             assert kit.balanced(books)
             assert books["refused"] == books["stale"] == 0
@@ -115,5 +116,5 @@ def test_what_is_played_while_the_host_is_away_arrives_once(
             kept = again.kept()
             nothing_lost(kept, run.key(name), max(acknowledged[name], books["stored"]))
         in_order(kept, run.key("steady"), (steady.last("left") or {})["bundles"])
-        assert again.host.end() == 0
+        assert again.host.end(END_S) == 0
     told(capsys, f"host away for {absent_s} s", len(kept), took_s)

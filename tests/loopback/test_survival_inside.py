@@ -15,6 +15,7 @@ from tests import kit
 from tests.conftest import wait_until
 from tests.loopback.survival_kit import (
     DRILL,
+    END_S,
     OFTEN,
     RECOVERY_S,
     Watch,
@@ -55,13 +56,13 @@ def test_an_environment_that_raises_in_one_step_of_a_hundred_costs_those_steps_a
         assert any("(10 times so far)" in fault for fault in row["faults"])
         assert len(row["faults"]) <= 3
         assert len([line for line in joiner.errors if "diverged" in line]) <= 3, "each failure is told"
-        assert joiner.end() == 0
+        assert joiner.end(END_S) == 0
         left = joiner.last("left")
         assert left is not None
         assert left["bundles"]["refused"] == left["bundles"]["dropped"] == 0
         nothing_lost(run.kept(), run.key(), left["bundles"]["stored"])
         in_order(run.kept(), run.key(), left["bundles"])
-        assert run.host.end() == 0
+        assert run.host.end(END_S) == 0
     times = row["player_reports"][0]["failures"]
     told(capsys, f"an environment that raised {times} times", left["bundles"]["stored"], None)
 
@@ -80,10 +81,10 @@ def test_an_environment_that_ends_its_process_is_counted_shown_and_started_again
         assert row["player_reports"][0]["restarts"] >= 3
         [fault] = [fault for fault in row["faults"] if "exit code 3" in fault]
         assert "simulator: assertion failed in solver.c" in fault
-        assert joiner.end() == 0
+        assert joiner.end(END_S) == 0
         acknowledged = stored(joiner)
         nothing_lost(run.kept(), run.key(), acknowledged)
-        assert run.host.end() == 0
+        assert run.host.end(END_S) == 0
     told(capsys, "an environment that ends its process", acknowledged, took_s)
 
 
@@ -101,8 +102,8 @@ def test_a_crash_loop_backs_off_and_says_so(tmp_path: Path) -> None:
 
         wait_until(shown, 20.0, "the loop and its cause are shown")
         assert any("no simulator" in fault for fault in run.row()["faults"])
-        assert joiner.end() == 0
-        assert run.host.end() == 0
+        assert joiner.end(END_S) == 0
+        assert run.host.end(END_S) == 0
 
 
 # --- the trainer
@@ -133,10 +134,10 @@ def test_a_trainer_that_dies_again_and_again_is_started_less_and_less_often(
         more_stored(joiner, 20)
         versions = [event["weights_version"] for event in run.host.of("progress")]
         assert versions == sorted(versions)
-        assert joiner.end() == 0
+        assert joiner.end(END_S) == 0
         acknowledged = stored(joiner)
         nothing_lost(run.kept(), run.key(), acknowledged)
-        assert run.host.end() == 0
+        assert run.host.end(END_S) == 0
     told(capsys, f"a trainer that died {len(delays)} times", acknowledged, None)
 
 
@@ -154,8 +155,8 @@ def test_what_killed_trainers_had_taken_does_not_fill_a_queue_for_ever(tmp_path:
             kill_all(run.host.children("trainer"))
             run.host.wait_for_line("trainer: died")
         more_stored(joiner, 60)
-        assert joiner.end() == 0
-        assert run.host.end() == 0
+        assert joiner.end(END_S) == 0
+        assert run.host.end(END_S) == 0
 
 
 # --- a machine that is busy (G2, case 25)
@@ -186,5 +187,5 @@ def test_a_busy_machine_is_not_declared_dead(tmp_path: Path) -> None:
         assert {event["state"] for event in joiner.of("progress")[5:]} == {"working"}
         assert stored(joiner) > before
         assert "trainer: died" not in run.host.stderr
-        assert joiner.end() == 0
-        assert run.host.end() == 0
+        assert joiner.end(END_S) == 0
+        assert run.host.end(END_S) == 0

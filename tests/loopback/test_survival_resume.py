@@ -17,6 +17,7 @@ from p2prl.settings import EXPERIMENT_FILE, load_experiment
 from tests import kit
 from tests.conftest import wait_until
 from tests.loopback.survival_kit import (
+    END_S,
     RECOVERY_S,
     Run,
     Watch,
@@ -103,7 +104,7 @@ def test_half_written_checkpoints_are_passed_over_and_do_not_come_in_the_way_lat
     with resumed(tmp_path, results) as run:
         run.host.wait_for("progress", lambda e: e["updates"] > learned, RECOVERY_S)
         assert "checkpoint skipped" not in run.host.stderr
-        assert run.host.end() == 0
+        assert run.host.end(END_S) == 0
     told(capsys, "half-written checkpoints after a kill", killed.bundles, took_s)
 
 
@@ -118,7 +119,7 @@ def test_without_any_readable_checkpoint_the_host_says_what_to_do_and_changes_no
     base = kit.free_base()
     flags = ("--resume", "--results", str(results), "--players", "0")
     with kit.host(tmp_path, *flags, name=f"h{base}", port=base, cwd=kit.ROOT) as program:
-        assert program.wait(30.0) == 1
+        assert program.wait(END_S) == 1
     line = program.errors[-1]
     assert str(folder) in line
     assert "move that folder away" in line
@@ -130,7 +131,7 @@ def test_without_any_readable_checkpoint_the_host_says_what_to_do_and_changes_no
         assert run.host.of("progress")[0]["steps"] >= killed.steps
         assert first["weights_version"] >= killed.version
         assert sum(shard["stored"] for shard in run.status()["shards"]) >= killed.bundles
-        assert run.host.end() == 0
+        assert run.host.end(END_S) == 0
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
@@ -157,7 +158,7 @@ def test_new_flags_win_over_what_the_run_had(killed: Killed, tmp_path: Path) -> 
         run.host.wait_for("progress", lambda e: e["updates"] > progress["updates"])
         wait_until(lambda: len(numbered(results)) == 1, RECOVERY_S, "one checkpoint is kept")
         assert 3 in {one.slots for one in run.kept()}
-        assert run.host.wait(60.0) == 0
+        assert run.host.wait(RECOVERY_S) == 0
         stopped = run.host.last("stopped")
         assert stopped is not None
         assert stopped["reason"] == "steps"
@@ -179,4 +180,4 @@ def test_a_restore_that_hangs_is_said_and_holds_nobody(killed: Killed, tmp_path:
     with kit.host(tmp_path, *flags, name=f"h{base}", port=base, cwd=kit.ROOT) as program:
         program.wait_for_line("shard 0: is still starting after 10 s", 60.0)
         assert program.of("started") == []
-        assert program.end(20.0) == 0
+        assert program.end(END_S) == 0

@@ -12,7 +12,6 @@ import msgspec
 import pytest
 
 from p2prl.core import messages as m
-from p2prl.core.enrolment import Newcomer
 from p2prl.net.keys import fingerprint, new_key_pair
 from tests import kit
 from tests.conftest import wait_until

@@ -65,14 +65,21 @@ class House:
 
     def join(self, *arguments: str, name: str = "joiner", **more: object) -> kit.Program:
         return kit.join(
-            self.folder, *arguments, name=name, target=self.target, agent=kit.IDLE, **more  # type: ignore[arg-type]
+            self.folder,
+            *arguments,
+            name=name,
+            target=self.target,
+            agent=kit.IDLE,
+            **more,  # type: ignore[arg-type]
         )
 
     def keys(self, name: str) -> KeyPair:
         """The keys of a joiner of this test."""
         return load_or_create(self.folder / f"home-{name}" / "node.key")
 
-    def peer(self, offset: int = 0, kind: str = "dealer", keys: KeyPair | None = None, **more: object) -> kit.Peer:
+    def peer(
+        self, offset: int = 0, kind: str = "dealer", keys: KeyPair | None = None, **more: object
+    ) -> kit.Peer:
         return kit.Peer(self.base, offset, kind, keys, **more)  # type: ignore[arg-type]
 
     def admitted(self, name: str) -> KeyPair:

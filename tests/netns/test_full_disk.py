@@ -15,6 +15,7 @@ import pytest
 from tests import kit
 from tests.conftest import wait_until
 from tests.loopback.survival_kit import (
+    END_S,
     RECOVERY_S,
     Run,
     Watch,
@@ -96,7 +97,7 @@ def test_a_full_disk_loses_nothing_and_everybody_says_so(
             lambda: checkpoints_intact(run.results) > learned, RECOVERY_S, "checkpoints are written again"
         )
         wait_until(lambda: not last(run.host)["warnings"], RECOVERY_S, "the warning goes with its cause")
-        assert joiner.end() == 0
+        assert joiner.end(END_S) == 0
         left = joiner.last("left")
         assert left is not None
         assert kit.balanced(left["bundles"])
@@ -105,7 +106,7 @@ def test_a_full_disk_loses_nothing_and_everybody_says_so(
         in_order(run.kept(), run.key(), left["bundles"])
         versions = [event["weights_version"] for event in run.host.of("progress")]
         assert versions == sorted(versions)
-        assert run.host.end() == 0
+        assert run.host.end(END_S) == 0
     told(capsys, "full disk", acknowledged, took_s)
 
 
@@ -146,7 +147,7 @@ def test_a_host_that_dies_on_a_full_disk_says_what_is_in_the_way_and_brings_no_v
         acknowledged = stored(joiner)
         resume = ("--resume", "--results", str(run.results), "--players", "0")
         with kit.host(tmp_path, *resume, name=f"h{run.base}", port=run.base, cwd=kit.ROOT) as program:
-            assert program.wait(30.0) == 1
+            assert program.wait(END_S) == 1
             assert "No space left on device" in program.errors[-1]
             assert len(program.errors) <= 2
         ballast.unlink()
@@ -154,10 +155,10 @@ def test_a_host_that_dies_on_a_full_disk_says_what_is_in_the_way_and_brings_no_v
         more_stored(joiner, 40)
         versions = [event["current_version"] for event in joiner.of("progress")]
         assert versions == sorted(versions)
-        assert joiner.end() == 0
+        assert joiner.end(END_S) == 0
         left = joiner.last("left")
         assert left is not None
         assert left["bundles"]["refused"] == left["bundles"]["dropped"] == 0
         nothing_lost(again.kept(), run.key(), max(acknowledged, left["bundles"]["stored"]))
         in_order(again.kept(), run.key(), left["bundles"])
-        assert again.host.end() == 0
+        assert again.host.end(END_S) == 0

@@ -1,4 +1,7 @@
-"""A run through bad weather: machines that freeze, cables that come and go, a host that moves. Rows of reliability.md."""
+"""A run through bad weather: machines that freeze, cables that come and go, a host that moves.
+
+Rows of docs/reliability.md.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +96,9 @@ def test_a_minute_of_bad_weather(lab: MakeLab, capsys: pytest.CaptureFixture[str
         # The one that had nothing of it played on all the while.
         assert last(members["calm"])["steps"] - calm["steps"] > 0.8 * OUTAGE_S * 100
         wait_until(
-            lambda: all(node["state"] == "working" for node in status(lan, 0)["nodes"]), RECOVERY_S, "all work"
+            lambda: all(node["state"] == "working" for node in status(lan, 0)["nodes"]),
+            RECOVERY_S,
+            "all work",
         )
         for node in status(lan, 0)["nodes"]:
             assert kept(node["bundles"]), node

@@ -317,7 +317,19 @@ class Mallory:
         self._misled: set[bytes] = set()
         #: How he is minded: what he does with a message, and how often.
         self._tricks = self.rng.sample(
-            ["lose", "double", "delay", "replay", "key", "share", "standing", "card", "name", "mirror", "pretend"],
+            [
+                "lose",
+                "double",
+                "delay",
+                "replay",
+                "key",
+                "share",
+                "standing",
+                "card",
+                "name",
+                "mirror",
+                "pretend",
+            ],
             self.rng.randrange(1, 5),
         )
 
@@ -362,7 +374,11 @@ class Mallory:
         elif trick == "share" and isinstance(message, m.EnrolBegin | m.EnrolShare):
             fields["share"] = self._share(isinstance(message, m.EnrolShare))
         elif trick == "mirror" and isinstance(message, m.EnrolShare | m.EnrolProved):
-            heard = [one for up, _, one in self._heard if up and hasattr(one, "share" if "share" in fields else "proof")]
+            heard = [
+                one
+                for up, _, one in self._heard
+                if up and hasattr(one, "share" if "share" in fields else "proof")
+            ]
             if heard and "share" in fields:
                 fields["share"] = self.rng.choice(heard).share  # type: ignore[attr-defined]
             elif heard:
@@ -389,7 +405,11 @@ class Mallory:
     def _try_to_get_in(self) -> None:
         key = self.rng.choice((MALLORY, self.rng.choice(self.lobby.nodes).key))
         guess = Newcomer(
-            new_code(self.rng.randrange), node_key=key, name="m", server_key=HOST_KEY, entropy=self.rng.randbytes
+            new_code(self.rng.randrange),
+            node_key=key,
+            name="m",
+            server_key=HOST_KEY,
+            entropy=self.rng.randbytes,
         )
         peer = b"mallory %d" % self.rng.getrandbits(32)
 

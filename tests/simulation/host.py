@@ -288,7 +288,11 @@ class Shard:
         word = self.quotas.judge(user, sum(map(len, parts)), self.process.now())
         if word == "drop":
             return
-        verdict = m.Verdict(seq=delivery.seq, status="busy") if word == "busy" else self._accept(user, delivery, parts)
+        verdict = (
+            m.Verdict(seq=delivery.seq, status="busy")
+            if word == "busy"
+            else self._accept(user, delivery, parts)
+        )
         receipts = m.ShardReceipts(
             shard=self.index,
             node=user,
@@ -387,9 +391,7 @@ class Trainer:
         if not self.control.welcomed:
             return
         content = f"{self._boot_id} {self.version + 1} {self.process.lan.events}".encode()
-        header = m.WeightsHeader(
-            run_id=RUN_ID, version=self.version + 1, codec="", size_bytes=len(content)
-        )
+        header = m.WeightsHeader(run_id=RUN_ID, version=self.version + 1, codec="", size_bytes=len(content))
         if self._publisher.send([frames.encode(header), content]):
             self.version += 1
 
@@ -541,7 +543,9 @@ class Broker:
             self.send(m.HelloAgain(term=self.saved.term), route)
             return
         peer.grant = self._grant()
-        self.send(m.HeartbeatAck(term=self.saved.term, weights_version=version, grant_ticks=peer.grant), route)
+        self.send(
+            m.HeartbeatAck(term=self.saved.term, weights_version=version, grant_ticks=peer.grant), route
+        )
         # What was said on the connection before may have been lost with it. And where each message may be lost by itself,
         # somebody has to say again what TCP would not have lost.
         if renewed or not self.lan.weather.ordered:
@@ -668,9 +672,7 @@ class Broker:
 
     def _each_second(self) -> None:
         if self.trainer_route:
-            progress = m.RunProgress(
-                steps=self.desk.steps, episodes=0, return_mean=None, return_episodes=0
-            )
+            progress = m.RunProgress(steps=self.desk.steps, episodes=0, return_mean=None, return_episodes=0)
             self.send(progress, self.trainer_route)
         self.admissions.look()
         self.spread()

@@ -179,9 +179,7 @@ class Member:
 
     def in_memory(self) -> set[int]:
         """Bundles that a kill would take now."""
-        held = {
-            HEADER.unpack(one.header)[0] for one in self.outgoing._held.values() if one.entry is None
-        }
+        held = {HEADER.unpack(one.header)[0] for one in self.outgoing._held.values() if one.entry is None}
         return held | ({self.giving} if self.giving is not None else set())
 
     # --- the host's words

@@ -14,10 +14,6 @@ from tests.simulation.lan import HALF_OPEN_S, FakeLan, Frames, Link
 _SLACK_S = 0.2
 
 
-#: How soon a full queue is looked at again.
-_WRITABLE_S = 0.01
-
-
 class Killed(BaseException):
     """kill -9, in the middle of whatever it was."""
 
@@ -104,7 +100,6 @@ class Process:
         self.doomed: int | None = None
         self._inbox: list[Callable[[], None]] = []
         self._readable: dict[FakeSocket, Callable[[], None]] = {}
-        self._writable: dict[FakeSocket, Callable[[], None]] = {}
         self._timers: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
         #: When the LAN is to wake this process next, in LAN time.
@@ -145,17 +140,6 @@ class Process:
         self._readable[socket] = handler
 
     def on_writable(self, socket: FakeSocket, handler: Callable[[], None]) -> None:
-        """Call `handler` once, when `socket` may take something: a moment later, and whether or not it does."""
-        if socket not in self._writable:
-            self.after(_WRITABLE_S, lambda: self._write(socket))
-        self._writable[socket] = handler
-
-    def _write(self, socket: FakeSocket) -> None:
-        handler = self._writable.pop(socket, None)
-        if handler is not None:
-            handler()
-
-    def on_writable(self, socket: FakeSocket, handler: Callable[[], None]) -> None:
         """Call `handler` once, when `socket` takes messages."""
         socket.link.when_room(handler)
 
@@ -163,7 +147,6 @@ class Process:
         """Stop watching `socket`."""
         self._readable.pop(socket, None)
         socket.link.when_room(None)
-        self._writable.pop(socket, None)
 
     # --- life and death
 
@@ -257,9 +240,7 @@ class Process:
             if timer.cancelled:
                 continue
             self.run(timer.handler)
-            heapq.heappush(
-                self._timers, (max(due + timer.interval_s, now + 1e-6), next(self._order), timer)
-            )
+            heapq.heappush(self._timers, (max(due + timer.interval_s, now + 1e-6), next(self._order), timer))
 
 
 class FakeSocket:

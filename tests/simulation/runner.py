@@ -87,7 +87,9 @@ def run(names: Sequence[str], count: int, seed_from: int) -> int:
                 _say(text)
             if time.monotonic() - said >= _PROGRESS_S:
                 said = time.monotonic()
-                _say(f"{done:,} of {count:,} schedules, {sum(failures.values())} failures, {said - began:.0f} s")
+                _say(
+                    f"{done:,} of {count:,} schedules, {sum(failures.values())} failures, {said - began:.0f} s"
+                )
     _say(table(tallies, failures))
     _say(f"{time.monotonic() - began:.0f} s on {_PROCESSES} processes")
     return int(any(failures.values()))
@@ -97,7 +99,9 @@ def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser("scripts/simulate", description="Runs simulated schedules.")
     parser.add_argument("--schedules", type=int, default=1000, metavar="N", help="how many in all")
-    parser.add_argument("--seed-from", type=int, default=0, metavar="S", help="the first seed of each scenario")
+    parser.add_argument(
+        "--seed-from", type=int, default=0, metavar="S", help="the first seed of each scenario"
+    )
     parser.add_argument("--scenario", choices=SCENARIOS, help="only this one")
     options = parser.parse_args()
     names = [options.scenario] if options.scenario else list(SCENARIOS)

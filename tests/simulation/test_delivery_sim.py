@@ -28,9 +28,7 @@ def bad_weather(rng: random.Random) -> Weather:
     jitter_s = rng.choice((0.02, 0.3, 2.0))
     if rng.random() < 0.5:
         return Weather(ordered=True, breaks=rng.random() * 0.05, jitter_s=jitter_s)
-    return Weather(
-        ordered=False, loss=rng.random() * 0.4, duplication=rng.random() * 0.3, jitter_s=jitter_s
-    )
+    return Weather(ordered=False, loss=rng.random() * 0.4, duplication=rng.random() * 0.3, jitter_s=jitter_s)
 
 
 def simulate(seed: int) -> Tally:

@@ -34,9 +34,7 @@ class Lobby(World):
         ttl_s = rng.choice((None, None, 20.0))
         super().__init__(rng, folder, Weather(), open=False, approve=approve)
         code = m.CodeNews(code=new_code(rng.randrange), uses=uses, ttl_s=ttl_s)
-        self.house = House(
-            rng, approve, uses, ttl_s, code, 0.0, {code.code: 0.0}, {}, Counter(), [], {}
-        )
+        self.house = House(rng, approve, uses, ttl_s, code, 0.0, {code.code: 0.0}, {}, Counter(), [], {})
         self.volunteers: list[Volunteer] = []
         self.air = Air(self)
         self.host.new_broker = lambda host: DoorBroker(host, self)
@@ -138,7 +136,9 @@ class Lobby(World):
             code = self.house.code.code
             self.house.guessed[code] += 1
             allowed = MAX_GUESSES * self.host.starts["broker"]
-            assert self.house.guessed[code] <= allowed, f"{code} was guessed at {self.house.guessed[code]} times"
+            assert self.house.guessed[code] <= allowed, (
+                f"{code} was guessed at {self.house.guessed[code]} times"
+            )
 
     def is_heard(self, message: m.EnrolProved) -> bool:
         """True if Mallory only replays it to himself."""
@@ -197,7 +197,9 @@ def simulate(seed: int) -> Tally:
                 world.clock_jumps()
             world.lan.run_until(world.lan.now + 4.0)
         world.everybody_is_let_in()
-        stored = {key: world.host.disk.per_node[key] for key, word in world.house.word.items() if word != "in"}
+        stored = {
+            key: world.host.disk.per_node[key] for key, word in world.house.word.items() if word != "in"
+        }
         world.fair_weather()
         for key, count in stored.items():
             assert world.host.disk.per_node[key] == count, f"{key[:4]} is out, and gave something"

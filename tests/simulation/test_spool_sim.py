@@ -59,7 +59,9 @@ def _add(world: World, index: int) -> None:
 
 def _disaster(world: World) -> None:
     rng = world.rng
-    kind = rng.choice(("host", "host", "host part", "member", "member", "crash loop", "leave", "cut", "clock"))
+    kind = rng.choice(
+        ("host", "host", "host part", "member", "member", "crash loop", "leave", "cut", "clock")
+    )
     if kind == "host":
         away_s = rng.choice((1.0, 10.0, 30.0)) * rng.random()
         world.host_dies(away_s, moves=rng.random() < 0.3)

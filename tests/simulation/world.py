@@ -71,7 +71,12 @@ class World:
     """
 
     def __init__(
-        self, rng: random.Random, folder: Path, weather: Weather, run: m.RunSpec | None = None, **config: object
+        self,
+        rng: random.Random,
+        folder: Path,
+        weather: Weather,
+        run: m.RunSpec | None = None,
+        **config: object,
     ) -> None:
         self.rng, self.folder = rng, folder
         self.lan = FakeLan(rng, weather)
