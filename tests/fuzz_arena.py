@@ -33,7 +33,7 @@ from tests.fuzz_kit import Frames
 
 #: Messages of one key. Fewer than a key may have refused before it is put out, so that each of them is looked at.
 BURST = 50
-#: Bytes that all of a host's processes together may grow by meanwhile.
+#: Bytes that a host's broker and shards together may grow by meanwhile.
 MAX_GROWTH = 96 * 1024 * 1024
 #: Of weights that nobody but an attacker would publish.
 FAKE_VERSION = 10**6
@@ -118,7 +118,7 @@ class Volley:
         sure: messages that had to be refused, on connections that lasted.
         turned_away: connections that the host did not let in.
         cut: connections that it let in, and ended.
-        growth: bytes that the host's processes grew by.
+        growth: bytes that the host's broker and shards grew by.
         crashes: processes of the host that were started again.
         lost: bundles of the honest joiner that were refused, stale or dropped meanwhile.
     """
@@ -265,8 +265,9 @@ class Arena:
         return next(child for child in self.program.children(role) if child.pid in self.pids)
 
     def memory(self) -> int:
-        """Bytes of the host's processes that have sockets."""
-        return sum(psutil.Process(pid).memory_info().rss for pid in self.pids if psutil.pid_exists(pid))
+        """Bytes of the host's processes that listen: its broker and shards."""
+        listening = self.program.children("broker") + self.program.children("shard")
+        return sum(process.memory_info().rss for process in listening)
 
     def restarted(self) -> int:
         """Processes of the host that are not those of its start."""

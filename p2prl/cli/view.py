@@ -179,7 +179,12 @@ def _title(status: StatusReply) -> Text:
 
 def _figures(status: StatusReply, width: int, history: Sequence[float]) -> list[Text]:
     every = "" if status.return_mean_all is None else f"all slots {decimal(status.return_mean_all)}"
-    over = f"over {status.return_episodes} episodes" if status.return_episodes else "no episode ended yet"
+    none_yet = (
+        "none of the least exploring slots ended an episode yet"
+        if status.episodes
+        else "no episode ended yet"
+    )
+    over = f"over {status.return_episodes} episodes" if status.return_episodes else none_yet
     score = _figure("return", Text(decimal(status.return_mean), "bold"), over, every)
     score.append("   " + bars(history, min(40, width - score.cell_len - 4)), "cyan")
     episodes = f"episodes {count(status.episodes)}"

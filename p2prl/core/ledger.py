@@ -116,6 +116,11 @@ class Ledger(msgspec.Struct):
         resumed = self.ended if self.ended is not None and self.ended.name == account else None
         if resumed is not None:
             self.ended = None
+        if boot_id == self.boot_id == (self.account or boot_id):
+            # It has found its spool since: what it named before is a part of what it goes on with.
+            resumed = resumed or Ended(account, [account], Books(), receipts=0, steps=0, episodes=0)
+            resumed.receipts += self.receipts
+            self.current, self.receipts, self.steps, self.episodes = Books(), 0, 0, 0
         self.close()
         if resumed is None and self.ended is not None:
             self.ended.kept = 0  # its member is here, and found nothing of it
@@ -124,6 +129,8 @@ class Ledger(msgspec.Struct):
             self.current, self.receipts = resumed.books, resumed.receipts
             self.steps, self.episodes = resumed.steps, resumed.episodes
             self.boots = [boot for boot in resumed.boots if boot != boot_id]
+        elif continues:
+            self.boots = [continues]  # which was never heard of here, and may have named what comes now
 
     def reported(self, boot_id: str, books: Books, steps: int, episodes: int) -> None:
         """A heartbeat or a goodbye. Books of an older boot, or books that do not balance, are not believed."""

@@ -97,7 +97,7 @@ class AdminDesk:
         return [
             m.NodeEntry(
                 key=entry.key,
-                name=entry.name,
+                name=self._name(entry.key),
                 standing=entry.standing,
                 how=entry.how,
                 reason=entry.reason,
@@ -134,11 +134,9 @@ class AdminDesk:
         return member.state if member is not None else ""
 
     def _name(self, key: str) -> str:
-        for entry in self._list.access.entries():
-            if entry.key == key:
-                return entry.name
+        """As it calls itself now, which is what the host's screen shows; else as it did when it was let in."""
         member = self._members.roster.members.get(key)
-        return member.name if member is not None else "?"
+        return member.name if member is not None else self._list.name(key)
 
     def _address(self, key: str) -> str:
         peer = self._members.peers.get(key)

@@ -73,6 +73,10 @@ class Admissions:
         """Why a key was put out, in a line."""
         return next((entry.reason for entry in self.access.entries() if entry.key == key), "")
 
+    def name(self, key: str) -> str:
+        """What a key called itself when it was let in."""
+        return next((entry.name for entry in self.access.entries() if entry.key == key), "?")
+
     def role(self, key: str) -> Role | None:
         """None for a key without any right."""
         if key in self._staff:
@@ -150,8 +154,9 @@ class Admissions:
         self._edit(lambda access: None, tokens)
 
     def admit(self, key: str, name: str, address: str) -> None:
-        """The owner lets a key in."""
+        """The owner lets a key in, whatever was held against it."""
         self._strikes.forgive(key)
+        self._saved.quarantined.pop(key, None)
         self._edit(lambda access: access.admit(key, name, "owner", address, time.time()))
         log.info("%s (%s) was admitted by the owner", name, fingerprint(key))
 
@@ -168,8 +173,11 @@ class Admissions:
         log.warning("%s (%s) was removed", name, fingerprint(key))
 
     def quarantine(self, key: str, name: str, reason: str) -> None:
-        """Keep a key out of this run, and its sessions out of the samples."""
+        """Keep a key out of this run, and its sessions out of the samples; a removed one is out already."""
+        if self.access.standing(key) == "removed":
+            return
         self._saved.quarantined[key] = reason
+        self.access.release(key, time.time())  # a new reason takes the place of an old one
         if self.access.standing(key) == "unknown":
             self.access.admit(key, name, "open", "", time.time())
         self.access.quarantine(key, reason, time.time())

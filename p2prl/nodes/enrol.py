@@ -64,6 +64,8 @@ class Entry:
         self._check_identity(located)
         check_standing(card)
         pinned = self.known.find_key(card.server_key) is not None
+        if card.open and not pinned and (self.code is not None or self.token is not None):
+            raise NotAdmitted(_unproved(located))
         if self.token is None and (card.open or (pinned and card.standing in ("admitted", "waiting"))):
             if not pinned:
                 text = "open host: it admits any machine, and this machine trusts it at first sight"
@@ -189,7 +191,10 @@ class Entry:
                 who, me = line(located.card.host_name, 60), fingerprint(self.node_key)
                 text = f"waiting until {who}'s owner lets this node in: p2prl admit {me}"
                 self.say("info", text)
-            if not self._sleep(_POLL_S, "the host's owner did not let this node in"):
+            if self._deadline is not None and time.monotonic() + _POLL_S > self._deadline:
+                text = f"the host's owner did not let this node in (gave up after --wait {self.wait_s:g})"
+                raise NotAdmitted(text)
+            if not self._sleep(_POLL_S, "the host fell silent"):
                 return None
             card, _trouble = ask_card(located.address, located.base_port, self.search)
             if card is not None and card.server_key == located.card.server_key:
@@ -206,3 +211,13 @@ class Entry:
         if self._deadline is not None and time.monotonic() + seconds > self._deadline:
             raise NoHostFound(f"{why} (gave up after --wait {self.wait_s:g})")
         return not self.stop.wait(seconds)
+
+
+def _unproved(located: Located) -> str:
+    """For who has a code: the owner of that code wants to be known by it."""
+    where = f"{located.address}:{located.base_port}"
+    return (
+        f"{line(located.card.host_name, 60)} at {where} is an open host: it has no join code to prove itself "
+        "with. It is not the host that the code is of, or that was started anew with --open. Look for the host's address "
+        "on its screen; to join an open host that you trust, leave the code away"
+    )

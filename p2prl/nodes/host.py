@@ -21,6 +21,7 @@ from p2prl.nodes.charges import LOCAL, Plan, check_options
 from p2prl.nodes.claim import Claim, claim_block, wait_for_ports
 from p2prl.nodes.control import ControlLine
 from p2prl.nodes.options import DEFAULT_BASE_PORT, HostOptions
+from p2prl.nodes.own_host import drop_base, note_base
 from p2prl.nodes.prepare import Prepared, prepare, save_run_file
 from p2prl.nodes.process import ChildEvent
 from p2prl.nodes.pulse import Pulse
@@ -123,6 +124,7 @@ class Host:
         return claim
 
     def _keep_base(self, base: int) -> None:
+        note_base(base)
         self.prepared.file.base_port = base
         self.prepared.file.host_name = self.options.name
         save_run_file(self.prepared.folder, self.prepared.file)
@@ -160,6 +162,7 @@ class Host:
             return True
         old, self.claim = self.claim, claim
         old.release()
+        drop_base(old.base)
         self.say("warning", "host", f"{text}; moving to the block from {claim.base} on")
         self._keep_base(claim.base)
         self.plan.base_port = claim.base
@@ -403,6 +406,7 @@ class Host:
         self.recorder.close(self.last)
         self.network.close()
         self.claim.release()
+        drop_base(self.claim.base)
 
     def _left_s(self) -> float:
         """Seconds that an ending may still take."""

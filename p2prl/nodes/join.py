@@ -11,6 +11,7 @@ from typing import TypeVar
 from p2prl.core import messages as m
 from p2prl.net.addresses import KnownHosts
 from p2prl.net.discovery import Browser
+from p2prl.net.interfaces import chosen_interfaces
 from p2prl.net.keys import load_or_create, member_lock, state_folder
 from p2prl.net.loop import Loop
 from p2prl.net.tokens import Token, read_token
@@ -94,6 +95,10 @@ def _enter(
 
 
 def _join(options: JoinOptions, reporter: MemberReporter, loop: Loop, stop: threading.Event) -> int:
+    if options.interfaces:
+        chosen_interfaces(
+            options.interfaces
+        )  # a mistyped one is told, also where an address makes it needless
     keys = load_or_create(state_folder() / "node.key")
     search = Search(
         target=options.target,
@@ -104,7 +109,7 @@ def _join(options: JoinOptions, reporter: MemberReporter, loop: Loop, stop: thre
         stop=stop,
         node_key=keys.public,
     )
-    token = read_token(options.token) if options.token else None
+    token = read_token(options.token) if options.token is not None else None
     located = search.locate() if token is None or options.target else _find(token, search)
     if located is not None:
         located = _enter(options, search, located, stop, token)

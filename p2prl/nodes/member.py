@@ -38,8 +38,11 @@ from p2prl.wire import frames
 log = logging.getLogger("p2prl")
 
 _WEIGHTS_LIMITS = Limits(message_bytes=512_000_000, send_messages=1, receive_messages=3)
-_AWAY_SAY_S = 10.0
+#: Said again after 10, 20, 40 ... s: a host may be away for a night.
+_AWAY_SAY_S, _AWAY_SAY_MAX_S = 10.0, 600.0
 _PAUSED_AFTER_S = 2.0
+#: The host answers each second: a person should not have to wait for the connection's own time-out.
+_AWAY_SHOWN_S = 5.0
 #: On leaving: how long verdicts on the last bundles are waited for, if the host was heard just now.
 _LAST_RECEIPTS_S, _PRESENT_S = 1.0, 2.5
 #: Reasons of a run's end after which nobody waits for its last bundles.
@@ -61,7 +64,8 @@ class Member:
         self._moved_at: float | None = None
         #: Of the last welcome that was reported.
         self._joined_term: int | None = None
-        self._said_away = -1e9
+        #: When it was said last that the host is away, and how long until it is said again.
+        self._said_away, self._away_say_s = -1e9, _AWAY_SAY_S
         self._began = loop.now()
         self._seats: list[m.Seat] = []
         self._fatal: P2prlError | None = None
@@ -291,7 +295,7 @@ class Member:
         idle = self._moved_at is None or self.loop.now() - self._moved_at > _PAUSED_AFTER_S
         waits = self.outgoing.waits_because if idle and self._moved_at is not None else ""
         silent_s, spooled = self.control.silent_s(), self.outgoing.spool.count
-        if silent_s > self.welcome.silent_after_s:
+        if silent_s > min(_AWAY_SHOWN_S, self.welcome.silent_after_s):
             text = f"{self.welcome.host_name} was not heard for {silent_s:.0f} s"
             if waits and spooled:
                 return "paused", f"{waits}; {text}"
@@ -323,8 +327,10 @@ class Member:
     def _watch_host(self, now: float) -> None:
         silent_s = self.control.silent_s()
         limit_s = self.welcome.silent_after_s if self.welcome else 3.0
-        if silent_s > limit_s and now - self._said_away >= _AWAY_SAY_S:
-            self._said_away = now
+        if silent_s < limit_s:
+            self._away_say_s = _AWAY_SAY_S
+        elif now - self._said_away >= self._away_say_s:
+            self._said_away, self._away_say_s = now, min(2 * self._away_say_s, _AWAY_SAY_MAX_S)
             where = f"{self.config.host} port {self.config.base_port}"
             text = f"no answer from {where} for {silent_s:.0f} s; dialling again at least each 5 s"
             self.reporter.log("warning", "member", text)
@@ -432,7 +438,11 @@ class Member:
         outgoing = self.outgoing
         if not outgoing.spool.active and self.left.text in _FINISHED:
             return
-        kept, _ = outgoing.keep()
+        kept, lost = outgoing.keep()
+        if lost > 0:
+            self.reporter.log(
+                "warning", "member", f"{lost} bundles without a receipt are dropped: there is no spool"
+            )
         if kept:
             text = f"{kept} bundles are kept in the spool; they go to the host with the next `p2prl join`"
             self.reporter.log("warning", "member", text)

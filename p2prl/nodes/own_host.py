@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+from pathlib import Path
+
 from p2prl.core import messages as m
 from p2prl.core.bounds import line
 from p2prl.errors import UsageError
@@ -10,6 +14,8 @@ from p2prl.net.keys import load_or_create, state_folder
 from p2prl.net.ports import MAX_BLOCKS, STRIDE, taken_ports
 from p2prl.nodes.locate import Located, Search, ask_card
 from p2prl.nodes.options import DEFAULT_BASE_PORT
+
+log = logging.getLogger("p2prl")
 
 LOCAL = "127.0.0.1"
 
@@ -25,7 +31,7 @@ def has_hosted() -> bool:
 
 
 def own_host() -> Located | None:
-    """The host that runs from this state folder in one of the blocks of ports that hosts take by themselves.
+    """The host that runs from this state folder: in one of the blocks of ports that hosts take by themselves, or noted.
 
     Raises:
         UsageError: several do.
@@ -33,7 +39,39 @@ def own_host() -> Located | None:
     if not has_hosted():
         return None
     bases = range(DEFAULT_BASE_PORT, min(DEFAULT_BASE_PORT + MAX_BLOCKS * STRIDE, MAX_BASE), STRIDE)
-    return the_one(own_hosts([port - 1 for port in taken_ports([base + 1 for base in bases], (LOCAL,))]))
+    wanted = sorted({*bases, *noted_bases()})
+    return the_one(own_hosts([port - 1 for port in taken_ports([base + 1 for base in wanted], (LOCAL,))]))
+
+
+def note_base(base: int) -> None:
+    """A host of this state folder listens from `base` on: the owner's commands need not be told."""
+    try:
+        _ports().mkdir(mode=0o700, parents=True, exist_ok=True)
+        (_ports() / str(base)).touch()
+    except OSError as error:
+        log.warning(
+            "%s cannot be written (%s): name this host's port to the owner's commands", _ports(), error
+        )
+
+
+def drop_base(base: int) -> None:
+    """It does not any more. (One that was killed leaves its note, where nobody answers.)"""
+    with contextlib.suppress(OSError):  # only a note
+        (_ports() / str(base)).unlink(missing_ok=True)
+
+
+def noted_bases() -> list[int]:
+    """What `note_base` noted."""
+    try:
+        names = [path.name for path in _ports().iterdir()]
+    except OSError:
+        return []
+    numbers = [int(name) for name in names if name.isascii() and name.isdecimal() and len(name) <= 5]
+    return [number for number in numbers if 1 <= number <= MAX_BASE]
+
+
+def _ports() -> Path:
+    return state_folder() / "hosting" / "ports"
 
 
 def own_hosts(bases: list[int]) -> list[Located]:

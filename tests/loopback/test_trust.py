@@ -167,6 +167,19 @@ def test_a_machine_that_only_pretends_to_be_the_host(tmp_path: Path) -> None:
         assert not joiner.of("joined")
 
 
+def test_who_has_a_code_is_not_taken_in_by_an_open_host(tmp_path: Path) -> None:
+    """Anybody can announce one, under any name; it cannot prove the code."""
+    with house(tmp_path, "--open") as place:
+        with place.join("--code", CODE) as joiner:
+            assert joiner.wait(20.0) == 4
+        assert "no join code to prove itself" in joiner.stderr
+        assert not joiner.of("joined")
+        with place.join() as willing:
+            willing.wait_for("joined")
+        with place.join("--code", CODE, name="joiner-2") as again:
+            assert again.wait(20.0) == 4
+
+
 def test_a_stolen_name_with_another_key_is_refused_as_ssh_would(tmp_path: Path) -> None:
     with house(tmp_path, *_WITH_CODE, name="lab") as place:
         with place.join("--code", CODE) as joiner:

@@ -144,6 +144,8 @@ class Host:
         self.quota_bytes_per_s = 0.0
         self.busy = 0.03
         self.publishes = True
+        #: How long a process is missing after it died; 0 for anything.
+        self.restart_s = 0.0
         self.terms: list[int] = []
         self.starts: Counter[str] = Counter()
         self.seeds: dict[int, tuple[str, str]] = {}
@@ -207,7 +209,7 @@ class Host:
         def died(process: Process) -> None:
             self.kills += 1
             if not self.down:
-                delay_s = 0.2 + self.rng.choice((1.0, 8.0)) * self.rng.random()
+                delay_s = self.restart_s or 0.2 + self.rng.choice((1.0, 8.0)) * self.rng.random()
                 self.lan.after(delay_s, lambda: None if self.down else again())
 
         return died

@@ -106,8 +106,8 @@ def _check_totals(host: Host, node: Node) -> None:
     lost = total.dropped + total.stale + total.refused
     missing = truth.made - host.disk.per_node[node.key]
     assert missing <= gone + len(truth.unsure), f"{missing} are missing, {gone} + {len(truth.unsure)} may be"
-    if host.lan.weather.ordered and not host.kills:
-        # Whatever its member heard of it before it died, each verdict passed through this one broker.
+    if host.lan.weather.ordered and not host.kills and node.plan.spool is None:
+        # Whatever its members heard of it before they died, each verdict passed through this one broker.
         assert total.stored == host.disk.per_node[node.key], f"{total} against {host.disk.per_node[node.key]}"
     if not truth.unsure and not truth.unheard and not truth.untold:
         # Nobody went with something that it alone knew: then the books are not only true, they are exact.

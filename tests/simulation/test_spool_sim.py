@@ -65,8 +65,8 @@ def _disaster(world: World) -> None:
     if kind == "host":
         away_s = rng.choice((1.0, 10.0, 30.0)) * rng.random()
         world.host_dies(away_s, moves=rng.random() < 0.3)
-        if rng.random() < 0.5:  # while what waits goes out
-            world.lan.after(away_s + 8.0 * rng.random(), world.member_dies)
+        if rng.random() < 0.5:
+            world.lan.after(max(0.0, away_s - 0.5), world.a_member_is_doomed)
     elif kind == "host part":
         world.part_of_host_dies()
     elif kind == "member":

@@ -118,6 +118,12 @@ class World:
         if members:
             self.kill(self.rng.choice(members).process)
 
+    def a_member_is_doomed(self) -> None:
+        """It will die in the midst of what it does once its host is back."""
+        members = [node.member for node in self.nodes if node.member is not None]
+        if members and not self.fair:
+            self.rng.choice(members).process.doomed = self.rng.randrange(50)
+
     def part_of_host_dies(self) -> None:
         processes = self.host.processes()
         if processes:
