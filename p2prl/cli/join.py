@@ -66,7 +66,7 @@ def join(
         str | None,
         typer.Option(
             "--token",
-            metavar="FILE|URL",
+            metavar="FILE|TOKEN",
             help="Join with a token from p2prl invite, where nobody types: it holds address, key and secret.",
         ),
     ] = None,

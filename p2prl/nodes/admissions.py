@@ -8,6 +8,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import msgspec
+
 from p2prl.core import messages as m
 from p2prl.core.access import Access
 from p2prl.core.enrolment import Proved
@@ -23,6 +25,8 @@ from p2prl.nodes.wiring import BrokerConfig
 
 log = logging.getLogger("p2prl")
 
+#: Keys kept out of one run; the longest kept goes first.
+MAX_QUARANTINED = 4096
 #: Of one key, on control, after a burst of five seconds' worth. A member says one thing a second, and what is special.
 _MESSAGES_PER_S = 100.0
 
@@ -58,6 +62,8 @@ class Admissions:
         self.access = Access()
         self.changed = True
         self.out: list[str] = []
+        #: Ids of the tokens that were there when the file was read or written last.
+        self._tokens: set[str] = set()
         self._load(self._file.read())
 
     # --- questions
@@ -177,6 +183,10 @@ class Admissions:
         if self.access.standing(key) == "removed":
             return
         self._saved.quarantined[key] = reason
+        while (
+            len(self._saved.quarantined) > MAX_QUARANTINED
+        ):  # in an open host anybody has as many keys as he likes
+            self._saved.quarantined.pop(next(iter(self._saved.quarantined)))
         self.access.release(key, time.time())  # a new reason takes the place of an old one
         if self.access.standing(key) == "unknown":
             self.access.admit(key, name, "open", "", time.time())
@@ -220,23 +230,41 @@ class Admissions:
 
     # --- time
 
-    def look(self) -> None:
-        """Another host of this state folder may have let somebody in, or put somebody out."""
-        if self._file.changed():
-            before = set(self.access.admitted())
-            self._load(self._file.read())
-            self.out += sorted(before - set(self.access.admitted()))
+    def look(self) -> bool:
+        """Another host of this state folder may have let somebody in, or put somebody out; True if so."""
+        if not self._file.changed():
+            return False
+        before = set(self.access.admitted())
+        self._load(self._file.read())
+        self.out += sorted(before - set(self.access.admitted()))
+        return True
 
     def _edit(self, edit: Callable[[Access], object], tokens: list[TokenEntry] | None = None) -> None:
         def change(stored: Stored) -> Stored:
             access = Access()
             access.load(stored.entries)
             edit(access)
-            return Stored(entries_of(access), stored.tokens if tokens is None else tokens)
+            return Stored(entries_of(access), self._merged(stored.tokens, tokens))
 
         self._load(self._file.change(change))
 
+    def _merged(self, stored: list[TokenEntry], ours: list[TokenEntry] | None) -> list[TokenEntry]:
+        """Ours, as far as another host did not use them up meanwhile, and those that only the other one made."""
+        if ours is None:
+            return stored
+        theirs = {token.id: token for token in stored}
+        kept = [
+            msgspec.structs.replace(token, uses=min(token.uses, theirs[token.id].uses))
+            if token.id in theirs
+            else token
+            for token in ours
+            if token.id in theirs or token.id not in self._tokens
+        ]
+        known = {token.id for token in ours} | self._tokens
+        return kept + [token for token in stored if token.id not in known]
+
     def _load(self, stored: Stored) -> None:
+        self._tokens = {token.id for token in stored.tokens}
         self.access = Access()
         self.access.load(stored.entries)
         for key, reason in self._saved.quarantined.items():

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from p2prl.core.invitations import CodeEntry
 from p2prl.core.ledger import Ledger
 from p2prl.nodes.files import write_atomically
 
@@ -27,6 +28,7 @@ class Saved(msgspec.Struct):
         others, others_count: nodes that went long ago, together.
         episodes: EpisodeStats.save().
         quarantined: why, by node key.
+        code: the join code with what is left of its limits; `code_session` says under which start of the host.
     """
 
     term: int = 0
@@ -39,6 +41,8 @@ class Saved(msgspec.Struct):
     others_count: int = 0
     episodes: dict[str, list[float]] = {}
     quarantined: dict[str, str] = {}
+    code: CodeEntry | None = None
+    code_session: str = ""
 
 
 def load(folder: Path) -> Saved:

@@ -61,6 +61,7 @@ class Plan:
         self.players = default_players() if options.players is None else options.players
         self.bind = bind_hosts(options)
         self.code = _first_code(options)
+        self._session = secrets.token_hex(8)
         self.term = 0
 
     def charges(self) -> list[Charge]:
@@ -91,6 +92,7 @@ class Plan:
             shards=self.options.experiment.shards,
             folder=str(self.prepared.folder),
             state=str(state_folder()),
+            session=self._session,
             open=self.options.open,
             last_term=self.term,
             code=self.code,

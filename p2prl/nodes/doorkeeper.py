@@ -23,6 +23,8 @@ log = logging.getLogger("p2prl")
 _LIMITS = Limits(message_bytes=2_000, send_messages=20, receive_messages=200)
 _PER_S = 100
 _REFILL_S = 0.25
+#: Attempts that are told one by one, within so many seconds.
+_TOLD, _TOLD_S = 120, 60.0
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class Doorkeeper:
     ) -> None:
         self._gate, self._house, self._loop, self._now = gate, house, loop, loop.now
         self._pausing = False
+        self._told_at, self._told = -1e9, 0
         self._budget = float(_PER_S)
         self._socket = network.server("router", endpoints, None, _LIMITS)
         loop.on_readable(self._socket, self._on_readable)
@@ -115,7 +118,18 @@ class Doorkeeper:
             elif isinstance(effect, CodeChanged):
                 self._house.code_changed(effect.news)
             elif isinstance(effect, Attempt) and effect.outcome != "proved":  # that one the broker tells of
-                log.warning("%s", line(effect.text))
+                self._tell(line(effect.text))
+
+    def _tell(self, text: str) -> None:
+        """Each attempt, as far as a person can read them: a flood must not fill the host's disk."""
+        now = self._now()
+        if now - self._told_at >= _TOLD_S:
+            if self._told > _TOLD:
+                log.warning("%d more attempts to enrol were not told one by one", self._told - _TOLD)
+            self._told_at, self._told = now, 0
+        self._told += 1
+        if self._told <= _TOLD:
+            log.warning("%s", text)
 
     def _answer(self, peer: bytes, message: m.Message) -> None:
         self._socket.send([frames.encode(message)], peer)

@@ -218,6 +218,6 @@ def _unproved(located: Located) -> str:
     where = f"{located.address}:{located.base_port}"
     return (
         f"{line(located.card.host_name, 60)} at {where} is an open host: it has no join code to prove itself "
-        "with. It is not the host that the code is of, or that was started anew with --open. Look for the host's address "
-        "on its screen; to join an open host that you trust, leave the code away"
+        "with. It is not the host that the code is of, or that was started anew with --open. Look for the host's "
+        "address on its screen; to join an open host that you trust, leave the code away"
     )

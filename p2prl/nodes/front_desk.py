@@ -93,7 +93,9 @@ class FrontDesk:
 
     def look(self) -> None:
         """Now and then: what another host of this state folder decided holds here too."""
-        self._list.look()
+        if self._list.look():
+            self.gate.load_tokens(self._list.tokens(), self._broker.loop.now(), time.time())
+        self._note()
         self._spread()
 
     # --- inside
@@ -101,10 +103,23 @@ class FrontDesk:
     def _load(self) -> None:
         """The code as the last broker left it, and the tokens that are still valid."""
         now, wall, code = self._broker.loop.now(), time.time(), self._broker.config.code
-        if code.code:
+        saved, session = self._broker.saved, self._broker.config.session
+        if (
+            session and saved.code_session == session
+        ):  # a broker before this one, of the same start of the host
+            if saved.code is not None:
+                self.gate.load_code(saved.code, now, wall)
+        elif code.code:
             expires_at = None if code.ttl_s is None else wall + code.ttl_s
             self.gate.load_code(CodeEntry(code=code.code, uses=code.uses, expires_at=expires_at), now, wall)
         self.gate.load_tokens(self._list.tokens(), now, wall)
+        self._note()
+
+    def _note(self) -> None:
+        """What is left of the join code, for the broker's file: its limits, and the wrong guesses."""
+        broker = self._broker
+        broker.saved.code = self.gate.saved_code(broker.loop.now(), time.time())
+        broker.saved.code_session = broker.config.session
 
     def _proved(self, proved: Proved) -> m.EnrolProved | m.Refusal:
         tokens = self.gate.tokens(self._broker.loop.now(), time.time())
@@ -121,6 +136,7 @@ class FrontDesk:
         return barred_refusal(standing, self._list.reason(proved.key), self._broker.host_name)
 
     def _code_changed(self, news: m.CodeNews) -> None:
+        self._note()
         if self._owner_route:
             self._broker.control.send([frames.encode(news)], self._owner_route)
 

@@ -16,7 +16,7 @@ from p2prl.net.keys import load_or_create, member_lock, state_folder
 from p2prl.net.loop import Loop
 from p2prl.net.tokens import Token, read_token
 from p2prl.nodes.enrol import Entry
-from p2prl.nodes.locate import Located, Search, remember
+from p2prl.nodes.locate import Located, Search
 from p2prl.nodes.member import Member
 from p2prl.nodes.options import JoinOptions, default_players
 from p2prl.nodes.relocate import look
@@ -116,7 +116,6 @@ def _join(options: JoinOptions, reporter: MemberReporter, loop: Loop, stop: thre
     if located is None:
         reporter.left(Left("signal", "stopped before a host let this node in", m.Books()))
         return 0
-    remember(located)
     config = MemberConfig(
         host=located.address,
         base_port=located.base_port,

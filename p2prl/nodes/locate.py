@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from p2prl import __version__
 from p2prl.core import messages as m
+from p2prl.core.access import is_key
 from p2prl.core.bounds import line
 from p2prl.errors import NoHostFound, P2prlError, RemoteProtocolError, UpgradeNeeded, UsageError
 from p2prl.net.addresses import KnownHost, KnownHosts, endpoint, looks_like_address, parse_address
@@ -18,6 +19,7 @@ from p2prl.net.discovery import Browser
 from p2prl.net.keys import state_folder
 from p2prl.net.sockets import Limits, Network
 from p2prl.nodes.options import DEFAULT_BASE_PORT
+from p2prl.nodes.wiring import MemberConfig
 from p2prl.wire import frames
 
 ENROL_LIMITS = Limits(message_bytes=4_000, send_messages=10, receive_messages=10, linger_ms=0)
@@ -200,7 +202,7 @@ def ask_card(address: str, base_port: int, search: Search) -> tuple[m.EnrolCard 
         if answer.reason == "protocol":
             raise UpgradeNeeded(line(answer.text))
         raise P2prlError(f"the host at {where} refused: {line(answer.text)}")
-    if not isinstance(answer, m.EnrolCard):
+    if not isinstance(answer, m.EnrolCard) or not is_key(answer.server_key):
         return None, f"what listens at {where} is not a p2prl host"
     if answer.protocol != search.protocol:
         raise UpgradeNeeded(other_protocol(where, answer, search))
@@ -225,19 +227,18 @@ def _silence(address: str, port: int) -> str:
         return f"{address} port {port} cannot be reached ({error.strerror or 'no answer'})"
 
 
-def remember(located: Located) -> None:
-    """Keep the host's addresses for a LAN without mDNS."""
-    card = located.card
+def remember(config: MemberConfig, welcome: m.Welcome) -> None:
+    """Keep the host's key and addresses: once it welcomed this node, for only then they are proved."""
     memory = KnownHosts(state_folder())
-    known = memory.find(card.server_key)
-    older = tuple(a for a in known.addresses if a != located.address) if known else ()
+    known = memory.find_key(config.server_key)
+    older = tuple(a for a in known.addresses if a != config.host) if known else ()
     memory.remember(
         KnownHost(
-            name=card.host_name,
-            run_id=card.run_id,
-            server_key=card.server_key,
-            addresses=(located.address, *older),
-            base_port=located.base_port,
+            name=line(welcome.host_name, 60),
+            run_id=welcome.run.run_id,
+            server_key=config.server_key,
+            addresses=(config.host, *older),
+            base_port=config.base_port,
             seen_at=time.time(),
         )
     )

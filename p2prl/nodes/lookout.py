@@ -1,32 +1,41 @@
-"""When a member's host falls silent: look where it is now, and whether it still wants this node."""
+"""When a member's host falls silent: look where it is now.
+
+Whatever a card or a refusal says here is not proved, and ends nobody: a machine that answers in the host's place could
+send home a whole class. It is said, and the host is dialled on; only over its own connection can it put this node out.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from p2prl.core.bounds import line
-from p2prl.errors import NotAdmitted, P2prlError
+from p2prl.errors import NotAdmitted
 from p2prl.nodes.identity import check_standing
-from p2prl.nodes.locate import Located, remember
+from p2prl.nodes.locate import Located
 from p2prl.nodes.relocate import Relocator
 from p2prl.nodes.wiring import MemberConfig
 
 #: The host answers each second; after this it is looked for, and dialled anew no more often than this.
 _LOOK_AFTER_S, _REDIAL_S = 5.0, 10.0
-#: A card is not proved: it takes so many that say the same until this node gives up.
-_REFUSALS = 3
 _CLOSE_S = 3.0
 
 
 class Lookout:
-    """Starts looking when the host is silent, and stops when it is heard again."""
+    """Starts looking when the host is silent, and stops when it is heard again.
 
-    def __init__(self, config: MemberConfig) -> None:
-        self._config = config
+    Args:
+        say: gets (level, source, text) for people.
+    """
+
+    def __init__(self, config: MemberConfig, say: Callable[[str, str, str], None]) -> None:
+        self._config, self._say = config, say
         self._relocator: Relocator | None = None
         self._dialled = -1e9
-        self._refusals = 0
+        #: What was said since the host fell silent: each line once.
+        self._said: set[str] = set()
 
-    def look(self, silent_s: float, place: tuple[str, int], now: float) -> Located | P2prlError | None:
-        """Once a second. Where to dial now, or why there is no point in it; None to go on as before.
+    def look(self, silent_s: float, place: tuple[str, int], now: float) -> Located | None:
+        """Once a second. Where to dial now; None to go on as before.
 
         Args:
             silent_s: since the host said anything.
@@ -34,23 +43,19 @@ class Lookout:
         """
         if silent_s < _LOOK_AFTER_S or self._config.own:
             self.close(wait=False)
-            self._refusals = 0
+            self._said.clear()
             return None
         if self._relocator is None:
             config = self._config
             self._relocator = Relocator(config.server_key, config.keys.public, [place], config.interfaces)
         found = self._relocator.found()
-        if found is None or isinstance(found, P2prlError):
-            return found
-        refused = self._refused(found)
-        if refused is not None:
-            return refused
+        if found is None:
+            return None
+        self._tell(found)
         moved = (found.address, found.base_port) != place
         if not moved and now - self._dialled < _REDIAL_S:
             return None
         self._dialled = now
-        if moved:
-            remember(found)
         return found
 
     def close(self, wait: bool = True) -> None:
@@ -61,17 +66,15 @@ class Lookout:
                 self._relocator.join(_CLOSE_S)
             self._relocator = None
 
-    def _refused(self, found: Located) -> P2prlError | None:
+    def _tell(self, found: Located) -> None:
         card = found.card
+        text = ""
         try:
             check_standing(card)
         except NotAdmitted as error:
-            self._refusals += 1
-            return error if self._refusals >= _REFUSALS else None
+            text = str(error)
         if card.standing == "unknown" and not card.open:
-            self._refusals += 1
-            name = line(card.host_name, 60)
-            text = f"{name} does not know this node any more: join it again with its code"
-            return NotAdmitted(text) if self._refusals >= _REFUSALS else None
-        self._refusals = 0
-        return None
+            text = f"{line(card.host_name, 60)} does not know this node any more: join it again with its code"
+        if text and text not in self._said:
+            self._said.add(text)
+            self._say("warning", "host", f"what answers at {found.address} says, unproved: {text}")

@@ -26,7 +26,7 @@ from p2prl.net.keys import KeyPair
 from p2prl.net.loop import Loop
 from p2prl.net.sockets import Frame, Limits, Network, Socket
 from p2prl.nodes.control import ControlLine
-from p2prl.nodes.locate import Located
+from p2prl.nodes.locate import Located, remember
 from p2prl.nodes.lookout import Lookout
 from p2prl.nodes.outgoing import Outgoing
 from p2prl.nodes.players import Players
@@ -70,7 +70,7 @@ class Member:
         self._seats: list[m.Seat] = []
         self._fatal: P2prlError | None = None
         self.left = Left("signal", "", m.Books())
-        self.lookout = Lookout(config)
+        self.lookout = Lookout(config, reporter.log)
         self.network = Network(loop, admits=lambda key: key in self.players.keys)
         self.players = Players(
             loop,
@@ -163,6 +163,8 @@ class Member:
             self._on_weights_frames(bulk)
         if self._joined_term != welcome.term:
             self._joined_term = welcome.term
+            if not self.config.own:
+                remember(self.config, welcome)
             self.reporter.joined(self._joined(welcome))
 
     def _joined(self, welcome: m.Welcome) -> Joined:
@@ -335,9 +337,7 @@ class Member:
             text = f"no answer from {where} for {silent_s:.0f} s; dialling again at least each 5 s"
             self.reporter.log("warning", "member", text)
         found = self.lookout.look(silent_s, (self.config.host, self.config.base_port), now)
-        if isinstance(found, P2prlError):
-            self._fail(found)
-        elif found is not None:
+        if found is not None:
             self._redial(found)
         wait_s = self.config.wait_s
         if self.welcome is None and wait_s is not None and now - self._began > wait_s:

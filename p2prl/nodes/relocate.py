@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from p2prl.errors import P2prlError, UpgradeNeeded
+from p2prl.errors import P2prlError
 from p2prl.net.addresses import KnownHosts
 from p2prl.net.discovery import Browser
 from p2prl.net.keys import fingerprint, state_folder
@@ -21,13 +21,11 @@ def look(
 ) -> tuple[Located | None, str]:
     """Ask once everywhere; the host with this key, or None and why nobody answered.
 
-    What a card says is not proved: the connection that is made next is, to this key or to nobody.
+    What a card says is not proved, and neither is a refusal: anybody can send one. The connection that is made next is
+    to this key or to nobody.
 
     Args:
         places: addresses with base ports, the likeliest first.
-
-    Raises:
-        UpgradeNeeded: the host speaks another protocol number.
     """
     name = fingerprint(server_key)
     announced = [
@@ -42,8 +40,6 @@ def look(
             break
         try:
             card, trouble = ask_card(address, base_port, search)
-        except UpgradeNeeded:
-            raise
         except P2prlError as error:
             card, trouble = None, str(error)
         if card is not None and card.server_key == server_key:
@@ -69,14 +65,16 @@ class Relocator:
         self, server_key: str, node_key: str, places: Sequence[Place], interfaces: Sequence[str]
     ) -> None:
         self._stop = threading.Event()
-        self._found: deque[Located | P2prlError] = deque(maxlen=1)  # only the newest counts
+        self._found: deque[Located] = deque(maxlen=1)  # only the newest counts
+        #: Why it was not found, last time.
+        self.trouble = ""
         search = Search(target=None, wait_s=None, node_key=node_key, stop=self._stop)
         work = (search, server_key, tuple(places), tuple(interfaces))
         self._thread = threading.Thread(target=self._work, args=work, name="relocator", daemon=True)
         self._thread.start()
 
-    def found(self) -> Located | P2prlError | None:
-        """Where it is, or why there is no point in looking on; each answer once."""
+    def found(self) -> Located | None:
+        """Where it is; each answer once."""
         try:
             return self._found.popleft()
         except IndexError:
@@ -93,19 +91,13 @@ class Relocator:
     def _work(
         self, search: Search, server_key: str, places: Sequence[Place], interfaces: Sequence[str]
     ) -> None:
-        try:
-            browser = Browser(interfaces)
-        except P2prlError as error:
-            self._found.append(error)
-            return
+        browser = Browser(interfaces)
         try:
             while not self._stop.is_set():
-                located, _why = look(search, server_key, [*places, *places_of(server_key)], browser)
+                located, self.trouble = look(search, server_key, [*places, *places_of(server_key)], browser)
                 if located is not None:
                     self._found.append(located)
                 self._stop.wait(_PAUSE_S)
                 browser.follow()
-        except P2prlError as error:
-            self._found.append(error)
         finally:
             browser.close()

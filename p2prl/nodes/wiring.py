@@ -36,6 +36,7 @@ class BrokerConfig(msgspec.Struct, frozen=True):
     Attributes:
         bind: hosts to listen on, as ZeroMQ writes them (`*` for all).
         state: the host's state folder, which keeps whom it let in.
+        session: of this start of the host; a broker that was killed goes on with the code of the one before it.
         open: any key is admitted that was not removed.
         code: the join code as it is now, with what is left of its limits.
         code_uses, code_ttl_s: the owner's limits for each new code; None for no limit.
@@ -55,6 +56,7 @@ class BrokerConfig(msgspec.Struct, frozen=True):
     shards: int
     folder: str
     state: str
+    session: str = ""
     open: bool = False
     code: CodeNews = CodeNews(code="")
     code_uses: int | None = None

@@ -13,9 +13,10 @@ import pytest
 
 from p2prl.core import messages as m
 from p2prl.net.keys import fingerprint, new_key_pair
+from p2prl.net.ports import taken_ports
 from tests import kit
 from tests.conftest import wait_until
-from tests.loopback.trust_kit import CODE, Enrolling, House, Middle, house
+from tests.loopback.trust_kit import CODE, Enrolling, House, Impostor, Middle, house
 
 _WITH_CODE = ("--code", CODE)
 
@@ -84,9 +85,14 @@ def test_a_hundred_wrong_codes(tmp_path: Path) -> None:
                 assert isinstance(answer, m.Refusal)
                 reasons.append(answer.reason)
         assert set(reasons) <= {"wrong_code", "rate_limited"}
-        assert reasons.count("wrong_code") >= 10
-        changed = place.program.wait_for("code", lambda e: e["reason"] == "guesses")
-        assert changed["code"] != CODE
+        wrong = reasons.count("wrong_code")
+        assert wrong >= 10
+
+        def replaced() -> list[str]:
+            return [event["code"] for event in place.program.of("code") if event["reason"] == "guesses"]
+
+        wait_until(lambda: len(replaced()) == wrong // 10, 10, "a new code after each ten wrong guesses")
+        assert len({CODE, *replaced()}) == 1 + wrong // 10
         with place.join("--code", CODE, name="late") as late:
             assert late.wait(20.0) == 4
         newest = place.program.of("code")[-1]["code"]
@@ -212,6 +218,65 @@ def test_a_stolen_name_with_another_key_is_refused_as_ssh_would(tmp_path: Path) 
             joiner.wait_for("joined")
 
 
+def test_what_answers_in_the_hosts_place_ends_no_member(tmp_path: Path) -> None:
+    """Cards and refusals are not proved: they are said, and the member waits for its own host."""
+    with house(tmp_path, *_WITH_CODE, name="lab") as place:
+        run_id = place.program.wait_for("started")["run_id"]
+        with place.join("--code", CODE) as joiner:
+            joiner.wait_for("progress", lambda e: e["bundles"]["stored"] > 0)
+            with Enrolling(place.base) as enrolling:
+                true = enrolling.card()
+            for child in place.program.children():
+                child.kill()
+            place.program.kill()
+            answers = [
+                m.Refusal(reason="protocol", text="upgrade please"),
+                msgspec.structs.replace(true, standing="removed"),
+                msgspec.structs.replace(true, standing="unknown"),
+                msgspec.structs.replace(true, protocol=99),
+            ]
+            wait_until(lambda: not free_ports(place.base), 10, "the host's ports are free")
+            with Impostor(place.base, answers) as impostor:
+                wait_until(lambda: impostor.answered >= 3 * len(answers), 60, "it was asked often enough")
+                joiner.wait_for_line("unproved: lab's owner removed this node")
+                assert joiner.code is None
+            again = ("--resume", "--players", "0", "--results", str(tmp_path / "results"))
+            before = joiner.last()
+            assert before is not None
+            with kit.host(tmp_path, *again, name="lab", port=place.base, open_=False, cwd=kit.ROOT) as host:
+                assert host.wait_for("started")["run_id"] == run_id
+                joiner.wait_for(
+                    "progress", lambda e: e["bundles"]["stored"] > before["bundles"]["stored"], timeout=40
+                )
+
+
+def free_ports(base: int) -> list[int]:
+    """Those of a host's block that something still listens on."""
+    return taken_ports([base, base + 1, base + 2], ("127.0.0.1",))
+
+
+def guesses(place: House) -> int:
+    """Wrong ones, as the broker's file counts them."""
+    code = json.loads((place.results / "broker.json").read_text(encoding="utf-8"))["code"]
+    return int(code["guesses"]) if code else 0
+
+
+def test_a_broker_that_is_killed_gives_a_code_no_longer_life(tmp_path: Path) -> None:
+    with house(tmp_path, *_WITH_CODE, "--code-ttl", "12", "--code-uses", "1") as place:
+        with Enrolling(place.base) as enrolling:
+            answer = enrolling.prove("1-wizard-wolf", new_key_pair().public)
+            assert isinstance(answer, m.Refusal)
+        wait_until(lambda: guesses(place) == 1, 10)
+        [broker] = place.program.children("broker")
+        broker.kill()
+        place.program.wait_for_line("broker: is back")
+        place.program.wait_for("code", lambda e: e["reason"] == "expired", timeout=20)
+        with Enrolling(place.base, source="127.0.3.1") as late:
+            answer = late.prove(CODE, new_key_pair().public)
+        assert isinstance(answer, m.Refusal)
+        assert answer.reason == "no_code"
+
+
 # --- the owner's word
 
 
@@ -250,6 +315,25 @@ def test_a_removed_node_is_cut_at_once_and_stays_out(tmp_path: Path) -> None:
         assert isinstance(answer, m.Refusal)
         assert answer.reason == "removed"
         assert place.status()["refused_frames"]["not_admitted"] >= 1
+
+
+def test_orders_about_nodes_that_are_out_say_what_is_so(tmp_path: Path) -> None:
+    with house(tmp_path, *_WITH_CODE) as place:
+        place.admitted("spy")
+        host = ("--host", place.target)
+        place.owner("quarantine", "spy", *host, "--reason", "too slow")
+        place.owner("quarantine", "spy", *host, "--reason", "too odd")
+        assert place.nodes()["spy"]["reason"] == "too odd"
+        place.owner("admit", "spy", *host)
+        assert place.nodes()["spy"]["standing"] == "admitted"
+        place.owner("remove", "spy", *host)
+        done = kit.run(tmp_path, "quarantine", "spy", *host, name=place.name)
+        assert done.returncode == 1
+        assert "it is removed" in done.stderr
+        place.owner("admit", "spy", *host)
+        assert place.nodes()["spy"]["standing"] == "admitted"
+        # In the host's own state folder nobody has to name its port.
+        assert "spy" in place.owner("nodes").stdout
 
 
 def test_a_member_that_is_removed_is_told_and_ends(tmp_path: Path) -> None:
@@ -309,14 +393,21 @@ def test_a_token_admits_as_often_as_it_says_without_anybody_typing(tmp_path: Pat
 
 def test_a_token_of_another_host_leads_nowhere(tmp_path: Path) -> None:
     with house(tmp_path, *_WITH_CODE) as place:
-        done = place.owner("invite", place.target)
-        url = next(word for word in done.stdout.split() if word.startswith("p2prl://"))
-        other = url.replace(f":{place.base}", f":{kit.free_base()}")
-        assert other != url
-        with kit.join(
-            tmp_path, "--token", other, "--wait", "3", "--interface", "lo", target="", agent=kit.IDLE
-        ) as lost:
-            assert lost.wait(20.0) in (0, 3)  # 0 if mDNS found the right host by its key meanwhile
+        url = place.owner("invite", place.target).stdout.strip()
+        with house(tmp_path, *_WITH_CODE) as other:
+            with kit.join(tmp_path, "--token", url, target=other.target, agent=kit.IDLE) as joiner:
+                assert joiner.wait(20.0) == 4
+            assert "the token is for a host with the key" in joiner.stderr
+            assert not other.nodes()
+        assert not place.nodes()
+
+
+def test_a_token_is_the_owners_word_also_with_approve(tmp_path: Path) -> None:
+    with house(tmp_path, *_WITH_CODE, "--approve") as place:
+        url = place.owner("invite", place.target).stdout.strip()
+        with kit.join(tmp_path, "--token", url, target=place.target, agent=kit.IDLE) as joiner:
+            joiner.wait_for("joined")
+        assert place.nodes()["joiner"]["how"] == "token"
 
 
 # --- rights

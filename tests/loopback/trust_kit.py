@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,10 @@ class House:
     @property
     def target(self) -> str:
         return f"127.0.0.1:{self.base}"
+
+    @property
+    def results(self) -> Path:
+        return Path(self.program.wait_for("started")["results"])
 
     @property
     def home(self) -> Path:
@@ -217,3 +222,39 @@ class Middle:
         message = self._tamper(frames.decode_enrol(frame))
         self.heard.append((side, message))
         return frames.encode(message)
+
+
+class Impostor:
+    """Answers on a dead host's enrol port, in turn with each of these.
+
+    Attributes:
+        answered: how often.
+    """
+
+    def __init__(self, base: int, answers: Sequence[m.Message]) -> None:
+        self.answered = 0
+        self._answers = itertools.cycle(answers)
+        self._ended = threading.Event()
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.linger = 0
+        self._socket.bind(f"tcp://127.0.0.1:{base + 1}")
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Impostor:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join(10.0)
+        self._context.destroy(linger=0)
+
+    def _work(self) -> None:
+        while not self._ended.is_set():
+            if self._socket.poll(50):
+                peer, _ = self._socket.recv_multipart()
+                self._socket.send_multipart([peer, frames.encode(next(self._answers))])
+                self.answered += 1

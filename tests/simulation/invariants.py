@@ -1,4 +1,4 @@
-"""What must hold after each event, and at the end of a schedule. Each function raises AssertionError, and says what is wrong."""
+"""What must hold after each event, and at the end of a schedule; else AssertionError says what does not."""
 
 from __future__ import annotations
 

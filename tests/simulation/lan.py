@@ -2,8 +2,8 @@
 
 Time only moves in `FakeLan.run_until`. Two kinds of weather:
 
-* `ordered`: connections as TCP makes them. What is sent arrives in order, or the connection breaks, and then all that was
-  under way is lost. A client makes its connection again by itself, as libzmq does.
+* `ordered`: connections as TCP makes them. What is sent arrives in order, or the connection breaks, and then all that
+  was under way is lost. A client makes its connection again by itself, as libzmq does.
 * else each message is by itself: it may be lost, arrive twice, or after one that was sent later. That is more than TCP
   would ever do to a connection; machines that survive it do not lean on what they cannot know.
 

@@ -26,7 +26,8 @@ from p2prl.nodes.outgoing import Outgoing
 from p2prl.nodes.spool_file import Entry
 from p2prl.nodes.wiring import MemberConfig
 from p2prl.wire import frames
-from tests.simulation.host import HEADER, HOST_KEY, TICKS, Host
+from tests.simulation.disks import HEADER, HOST_KEY, TICKS
+from tests.simulation.host import Host
 from tests.simulation.process import FakeNetwork, Killed, Machine, Process
 
 #: As in nodes/players.py.
@@ -373,8 +374,8 @@ class Member:
 def torn_writes() -> Iterator[None]:
     """Each write to a spool may be the last thing that its process does, and may be half done then.
 
-    Half of a new bundle or of new books; a record that is changed in place lies within one page, which the system writes
-    whole or not at all.
+    Half of a new bundle or of new books; a record that is changed in place lies within one page, which the system
+    writes whole or not at all.
     """
     modules = (spool_file, spool_books)
     write_all = spool_file.write_all

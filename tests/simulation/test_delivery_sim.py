@@ -1,7 +1,7 @@
 """Bundles on their way, without a spool: members, shards, broker and trainer die and come back, links are cut.
 
-After each event the books of all balance, and nothing is acknowledged that is not on a shard's disk. In the end, when the
-weather is good, each bundle is stored once, but for those that a member held in memory when it died.
+After each event the books of all balance, and nothing is acknowledged that is not on a shard's disk. In the end, when
+the weather is good, each bundle is stored once, but for those that a member held in memory when it died.
 
 A failing seed is in the test's name: `scripts/test tests/simulation -k "seed7]"`, or as the message says.
 """
@@ -12,13 +12,13 @@ import random
 
 import pytest
 
-from tests.simulation.host import run_spec
+from tests.simulation.disks import run_spec
 from tests.simulation.lan import Weather
 from tests.simulation.member import Plan
 from tests.simulation.world import Tally, World, schedule
 
 SCENARIO = "delivery"
-_SEEDS = 150
+_SEEDS = 200
 #: From a host's restart on, until everything that was under way has its verdict.
 _RESTART_S = 30.0
 
@@ -56,7 +56,7 @@ def simulate(seed: int) -> Tally:
 
 
 def _last_restart(world: World) -> None:
-    """Nobody plays any more, all links are up, and then the host dies once more: what is under way must not wait long."""
+    """Nobody plays any more, all links are up, and the host dies once more: what is under way must not wait long."""
     for node in world.nodes:
         node.plan.bundles = node.truth.made
     while any(node.machine.cuts for node in world.nodes):

@@ -1,14 +1,14 @@
 """Nobody gets in who was not let in: join codes and tokens, with Mallory on the LAN, and a host whose broker dies.
 
-Whatever is lost, doubled, replayed or changed on the way: only who knows the code or a token is let in, and under its own
-key; a volunteer pins the host's key or none; the owner's last word holds, over restarts too; and nothing is stored of a
-key that is not on the list of the shard, or was never let in. In the end everybody who may is in, and all is stored.
+Whatever is lost, doubled, replayed or changed on the way: only who knows the code or a token is let in, and under its
+own key; a volunteer pins the host's key or none; the owner's last word holds, over restarts too; and nothing is stored
+of a key that is not on the list of the shard, or was never let in. In the end everybody who may is in, and all is
+stored.
 """
 
 from __future__ import annotations
 
 import random
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -17,8 +17,9 @@ from p2prl.core import messages as m
 from p2prl.core.codes import new_code
 from p2prl.core.enrolment import Attempt, Proved
 from p2prl.core.invitations import MAX_GUESSES
-from tests.simulation.enrol import MALLORY, Air, DoorBroker, House, Volunteer
+from tests.simulation.enrol import Air, DoorBroker, House, Volunteer
 from tests.simulation.lan import Weather
+from tests.simulation.mallory import MALLORY
 from tests.simulation.member import Plan
 from tests.simulation.world import Tally, World, schedule
 
@@ -34,7 +35,7 @@ class Lobby(World):
         ttl_s = rng.choice((None, None, 20.0))
         super().__init__(rng, folder, Weather(), open=False, approve=approve)
         code = m.CodeNews(code=new_code(rng.randrange), uses=uses, ttl_s=ttl_s)
-        self.house = House(rng, approve, uses, ttl_s, code, 0.0, {code.code: 0.0}, {}, Counter(), [], {})
+        self.house = House(uses, ttl_s, code, made={code.code: 0.0})
         self.volunteers: list[Volunteer] = []
         self.air = Air(self)
         self.host.new_broker = lambda host: DoorBroker(host, self)

@@ -1,8 +1,8 @@
-"""Bundles that wait on a volunteer's disk: the host is away for long, members die in the midst of a write, and start again.
+"""Bundles that wait on a volunteer's disk: the host is away for long, members die in the midst of a write.
 
 The spool's files are real ones. What a spool holds is never lost by a kill, and never stored twice; what made room for
-newer bundles, or grew too old, is counted. No member counts, and the broker does not either, more than the truth, or less
-than it was told.
+newer bundles, or grew too old, is counted. No member counts, and the broker does not either, more than the truth, or
+less than it was told.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import random
 
 import pytest
 
-from tests.simulation.host import run_spec
+from tests.simulation.disks import run_spec
 from tests.simulation.member import Plan, torn_writes
 from tests.simulation.test_delivery_sim import bad_weather
 from tests.simulation.world import Tally, World, schedule
 
 SCENARIO = "spool"
-_SEEDS = 150
+_SEEDS = 200
 
 
 def simulate(seed: int) -> Tally:

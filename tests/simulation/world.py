@@ -13,7 +13,8 @@ from pathlib import Path
 
 from p2prl.core import messages as m
 from tests.simulation import invariants
-from tests.simulation.host import Host, run_spec
+from tests.simulation.disks import run_spec
+from tests.simulation.host import Host
 from tests.simulation.lan import FakeLan, Weather
 from tests.simulation.member import Node, Plan
 from tests.simulation.process import Machine, Process
