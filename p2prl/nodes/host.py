@@ -188,6 +188,8 @@ class Host:
         if charge.name != "broker":
             return
         self.pulse.heard(self.loop.now())
+        if charge.starts > 1:
+            self.control.hello_again()  # so that it knows whom to tell of the join code
         self.plan.term = term = int(event.data.get("term", self.term))
         if term != self.term:
             self.term = term

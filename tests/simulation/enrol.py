@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 #: As in nodes/enrol.py.
 _ANSWER_S = 10.0
+#: Of the one start of the host that there is.
+_SESSION = "session"
 #: A person tries again after this.
 _AGAIN_S = 4.0
 
@@ -37,7 +39,7 @@ class House:
 
     Attributes:
         uses, ttl_s: of each join code.
-        code, code_at: as the broker told it last, and when that was.
+        code: as the broker told it last.
         made: when each code was made.
         took: keys that each code let in.
         guessed: wrong guesses at each code.
@@ -48,7 +50,6 @@ class House:
     uses: int | None
     ttl_s: float | None
     code: m.CodeNews
-    code_at: float = 0.0
     made: dict[str, float] = field(default_factory=dict)
     took: dict[str, set[str]] = field(default_factory=dict)
     guessed: Counter[str] = field(default_factory=Counter)
@@ -60,8 +61,10 @@ class DoorBroker(Broker):
     """A broker with its front desk."""
 
     def __init__(self, host: Host, lobby: Lobby) -> None:
-        super().__init__(host)
+        #: Nodes that were quarantined, and that is not written down.
+        self._struck: set[str] = set()
         self.lobby, self.house = lobby, lobby.house
+        super().__init__(host)
         rng, now, wall = lobby.rng, self.process.now(), host.machine.wall_time()
         self.gate = Gate(
             HOST_KEY,
@@ -73,13 +76,14 @@ class DoorBroker(Broker):
             now=now,
         )
         code = self.house.code
-        if code.code:
-            left_s = code.ttl_s
-            if left_s is not None:
-                left_s -= self.lan.now - self.house.code_at
-            expires_at = None if left_s is None else wall + left_s
+        if self.saved.code_session == _SESSION:
+            if self.saved.code is not None:
+                self.gate.load_code(self.saved.code, now, wall)
+        elif code.code:
+            expires_at = None if code.ttl_s is None else wall + code.ttl_s
             self.gate.load_code(CodeEntry(code=code.code, uses=code.uses, expires_at=expires_at), now, wall)
         self.gate.load_tokens(self.admissions.tokens(), now, wall)
+        self.tell_owner(self.gate.news(now))
         self.process.every(0.25, lambda: self.carry_out(self.gate.ticked(self.process.now())))
 
     def card(self, key: str) -> m.EnrolCard:
@@ -114,7 +118,7 @@ class DoorBroker(Broker):
         self.lobby.check_proved(proved)
         wall = self.host.machine.wall_time()
         standing = self.admissions.proved(proved, self.gate.tokens(self.process.now(), wall))
-        if proved.how == "code":
+        if proved.how == "code" and self.house.uses is not None:
             self.tell_owner(self.gate.news(self.process.now()))
         self.spread()
         if standing in ("admitted", "waiting"):
@@ -122,10 +126,24 @@ class DoorBroker(Broker):
         return m.Refusal(reason=standing, text=standing)
 
     def tell_owner(self, news: m.CodeNews) -> None:
-        """The host's own command hears of each code."""
-        house = self.house
-        house.code, house.code_at = news, self.lan.now
-        house.made.setdefault(news.code, self.lan.now)
+        """The host's own command hears of each code, and when a broker starts."""
+        self._note()
+        self.house.code = news
+        self.house.made.setdefault(news.code, self.lan.now)
+
+    def _note(self) -> None:
+        """What is left of the code is in the broker's file."""
+        self.saved.code = self.gate.saved_code(self.process.now(), self.host.machine.wall_time())
+        self.saved.code_session = _SESSION
+
+    def save(self) -> None:
+        super().save()
+        self.house.word.update(dict.fromkeys(self._struck, "quarantined"))
+        self._struck.clear()
+
+    def _each_second(self) -> None:
+        self._note()
+        super()._each_second()
 
     def refuse(self, user: str, reason: str) -> None:
         super().refuse(user, reason)
@@ -134,7 +152,7 @@ class DoorBroker(Broker):
             self.quarantine(user, text)
 
     def quarantine(self, key: str, text: str) -> None:
-        self.house.word[key] = "quarantined"
+        self._struck.add(key)
         super().quarantine(key, text)
 
     def order(self, what: str, key: str) -> None:

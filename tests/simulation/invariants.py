@@ -62,14 +62,19 @@ def settled(node: Node) -> bool:
 
 def told(host: Host, nodes: list[Node]) -> bool:
     """The broker has the books of all members as they are, and they have its weights."""
-    if host.broker is None:
+    broker = host.broker
+    if broker is None:
         return False
-    current = host.broker.saved.weights_version if host.broker.newest else -1
-    if any(node.member.sync.version < current for node in nodes if node.member and not node.barred):
-        return False
-    books = [(node.key, node.member.outgoing.books()) for node in nodes if node.member is not None]
-    ledgers = host.broker.saved.ledgers
-    return all(key in ledgers and ledgers[key].current == own for key, own in books)
+    current = broker.saved.weights_version if broker.newest else -1
+    for node in nodes:
+        if node.barred or node.member is None:
+            continue
+        ledger = broker.saved.ledgers.get(node.key)
+        if ledger is None or ledger.current != node.member.outgoing.books():
+            return False
+        if node.member.sync.version < current:
+            return False
+    return True
 
 
 def check_end(host: Host, nodes: list[Node]) -> None:
