@@ -24,7 +24,10 @@ class HandshakeWatch:
     """
 
     def __init__(self, raw: zmq.Socket[bytes], pair: Socket, broke: Callable[[str], None]) -> None:
-        self._raw, self._broke = raw, broke
+        # It brings asyncio, which only servers shall pay for; and later there may be no file left to open.
+        from zmq.utils.monitor import parse_monitor_message
+
+        self._raw, self._broke, self._parse = raw, broke, parse_monitor_message
         self.pair = pair
         endpoint = f"inproc://p2prl-handshakes-{id(self)}"
         # Without a mark: libzmq's I/O thread would wait at a full one, and all sockets with it.
@@ -34,15 +37,11 @@ class HandshakeWatch:
 
     def read(self) -> None:
         """Take what the monitor has to say."""
-        from zmq.utils.monitor import (
-            parse_monitor_message,
-        )  # it brings asyncio, which only servers shall pay for
-
         for _ in range(_PER_TURN):
             received = self.pair.receive()
             if received is None:
                 return
-            event = parse_monitor_message([bytes(frame) for frame in received.frames])
+            event = self._parse([bytes(frame) for frame in received.frames])
             mismatch = event["event"] == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and (
                 event["value"] == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH
             )

@@ -46,7 +46,7 @@ _RECONSIDER_S = 0.25
 #: A port that was let go may be taken for a moment still: tried again so often, for so long.
 _BIND_AGAIN_S, _BIND_GIVE_UP_S = 0.01, 5.0
 #: Between two cuts of one server: on an open host strangers could else have everybody cut without end.
-_REOPEN_S = 2.0
+_REOPEN_S = 0.5
 
 
 class PortTaken(P2prlError):

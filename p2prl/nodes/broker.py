@@ -40,7 +40,7 @@ log = logging.getLogger("p2prl")
 
 #: wire/frames.py refuses what is too large by its length; far beyond that, ZeroMQ ends the connection.
 _CONTROL_LIMITS = Limits(
-    message_bytes=frames.MAX_TO_BROKER_BYTES + 64 * 1024, send_messages=200, receive_messages=1000
+    message_bytes=frames.MAX_TO_BROKER_BYTES + 64 * 1024, send_messages=200, receive_messages=50
 )
 _PER_TURN = 500
 #: Between two writes of broker.json because of a Hello.
@@ -98,7 +98,14 @@ class Broker:
             "router", at(base), config.keys, _CONTROL_LIMITS, admits, "control"
         )
         self.weights = WeightsDesk(
-            self.loop, self.network, config, self.saved, admits, self.refuse, self._announce_version
+            self.loop,
+            self.network,
+            config,
+            self.saved,
+            admits,
+            self.refuse,
+            self._expel,
+            self._announce_version,
         )
         self.front = FrontDesk(self, at(base + 1))
         self.loop.on_readable(self.control, self._on_control)
@@ -156,9 +163,9 @@ class Broker:
             if received is None:
                 return
             try:
-                if not received.frames:
-                    raise RemoteProtocolError("malformed")
                 self.admissions.check_pace(received.user, self.loop.now())
+                if len(received.frames) != 1:
+                    raise RemoteProtocolError("malformed")
                 message = frames.decode_to_broker(received.frames[0])
                 self.admissions.check(received.user, message)
                 self._handlers[type(message)](received, message)
@@ -315,6 +322,9 @@ class Broker:
             self.control.send([message], self.trainer_route)
 
     # --- the trainer and the weights
+
+    def _expel(self, key: str) -> None:
+        self.front.expel(key)
 
     def _announce_version(self, version: int) -> bool:
         # Before anyone can have it: a broker that is killed now must not name an older one.

@@ -85,6 +85,11 @@ class FrontDesk:
         if text:
             self._quarantine(key, text)
 
+    def expel(self, key: str) -> None:
+        """A key asks for weights in a way that no member does, and that costs memory: out with it, now."""
+        self._quarantine(key, "asked for weights by topics that nobody has")
+        self._broker.weights.cut()
+
     def shard_refused(self, report: m.ShardReport, now: float) -> None:
         """What a shard refused so far."""
         counters = report.refused_by_node

@@ -15,6 +15,7 @@ from p2prl.wire import frames
 #: The trainer's socket, by name.
 PUBLISH = "publish"
 #: Only the trainer gets through to this socket: a message there is a whole network.
+_PER_TURN = 1000
 _PUBLISH_LIMITS = Limits(message_bytes=512_000_000, receive_messages=2)
 #: A slow subscriber misses versions instead of filling our memory; it pulls what it missed.
 _WEIGHTS_LIMITS = Limits(message_bytes=1_000, send_messages=3, receive_messages=100)
@@ -26,6 +27,7 @@ class WeightsDesk:
     Args:
         admits: says which keys may subscribe.
         refuse: counts a refusal, by key and reason.
+        expel: puts a key out at once: each further message would cost memory for as long as it is connected.
         announce: called with a new version before anybody can have it; False if it cannot be remembered, and so must
             not be given out yet.
 
@@ -41,10 +43,11 @@ class WeightsDesk:
         saved: Saved,
         admits: Callable[[str], bool],
         refuse: Callable[[str, str], None],
+        expel: Callable[[str], None],
         announce: Callable[[int], bool],
     ) -> None:
         self._network, self._trainer, self._saved = network, config.staff.trainer, saved
-        self._refuse, self._announce = refuse, announce
+        self._refuse, self._expel, self._announce = refuse, expel, announce
         self.newest: tuple[bytes, bytes] | None = None
         #: Published while the disk was full: a version that the file does not name might come again after a kill.
         self._held: tuple[bytes, bytes] | None = None
@@ -77,8 +80,17 @@ class WeightsDesk:
         return key == self._trainer
 
     def _on_subscription(self) -> None:
-        while self._broadcast.receive() is not None:
-            pass  # a late joiner got its weights with the welcome; nothing is sent again to the others
+        """A late joiner got its weights with the welcome: there is nothing to do but to look whether it is one.
+
+        A member subscribes to everything, in one byte. ZeroMQ keeps any other topic, at some fifty bytes a letter.
+        """
+        for _ in range(_PER_TURN):
+            received = self._broadcast.receive()
+            if received is None:
+                return
+            if sum(len(frame) for frame in received.frames) > 1:
+                self._refuse(received.user, "malformed")
+                self._expel(received.user)
 
     def _on_publishing(self) -> None:
         while (received := self._taking.receive()) is not None:

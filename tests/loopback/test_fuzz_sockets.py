@@ -39,7 +39,10 @@ def test_damaged_messages(arena: Arena, target: Target) -> None:
     volley = arena.fire(target, count, random.Random(f"{target.name} 1"), ("admitted", "stranger"))
     arena.unharmed()
     assert volley.thrown == count
-    assert (volley.crashes, volley.lost, volley.cut) == (0, 0, 0)
+    assert (volley.crashes, volley.lost) == (0, 0)
+    assert (
+        volley.cut == 0 or target.name == "weights"
+    )  # who asks there for what nobody has is put out at once
     assert volley.growth < MAX_GROWTH
     assert set(volley.refused) <= set(m.REFUSALS)
     assert volley.refused.total() >= volley.sure
@@ -69,6 +72,10 @@ def _with_pickles(parts: list[bytes]) -> list[list[bytes]]:
     return instead + beside
 
 
+#: Refusals of one key, far from the limit.
+_PATIENCE = 60
+
+
 def _malformed(arena: Arena, target: Target, before: Counter[str], due: int) -> bool:
     return (arena.refused(target) - before)["malformed"] >= due
 
@@ -77,16 +84,18 @@ def test_pickles_in_every_position_are_refused(arena: Arena) -> None:
     targets = [target for target in TARGETS if target.decode is not None]
     with ExitStack() as stack:
         for target in targets:
-            thrower = stack.enter_context(arena.thrower(target, new_key_pair() if target.curve else None))
             bad = [pickled for parts in _messages_of(arena, target) for pickled in _with_pickles(parts)]
-            before = arena.refused(target)
-            for parts in bad:
-                thrower.say(parts)
-            wait_until(
-                partial(_malformed, arena, target, before, len(bad)),
-                15.0,
-                f"all at {target.name} are refused",
-            )
+            for first in range(0, len(bad), _PATIENCE):  # of one key more would end in quarantine
+                key = new_key_pair() if target.curve else None
+                thrower = stack.enter_context(arena.thrower(target, key))
+                some, before = bad[first : first + _PATIENCE], arena.refused(target)
+                for parts in some:
+                    thrower.say(parts)
+                wait_until(
+                    partial(_malformed, arena, target, before, len(some)),
+                    15.0,
+                    f"all at {target.name} are refused",
+                )
     arena.unharmed()
 
 
