@@ -290,7 +290,14 @@ def _from_tree(tree: Tree, hints: Sequence[str] = ()) -> Experiment:
         values[name] = fit(kind, _gathered(section) if name == "agent" else section, f"{name}.", known)
     plain = {key: value for key, value in tree.items() if key not in values}
     top = fit(Experiment, plain, "", known)
-    return msgspec.structs.replace(top, **values)
+    experiment = msgspec.structs.replace(top, **values)
+    try:
+        msgspec.msgpack.encode(experiment)  # as every joiner is to be told it
+    except (OverflowError, RecursionError) as error:
+        raise UsageError(
+            f"a value is too large, or nested too deeply, to be sent to others: {error}"
+        ) from error
+    return experiment
 
 
 def _gathered(agent: Tree) -> Tree:

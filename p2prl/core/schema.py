@@ -108,8 +108,8 @@ def check_schema(schema: SessionSchema) -> str:
             if side < 0:
                 return f"column {column.name!r} has a negative side"
             elements *= side
-        if elements > MAX_ROW_ELEMENTS:
-            return f"column {column.name!r} has more than {MAX_ROW_ELEMENTS} elements a row"
+            if elements > MAX_ROW_ELEMENTS:  # at once: the product of a stranger's sides may have no end
+                return f"column {column.name!r} has more than {MAX_ROW_ELEMENTS} elements a row"
         for bounds in (column.low, column.high):
             if len(bounds) not in (0, 1, elements):
                 return f"column {column.name!r} has {len(bounds)} bounds for {elements} elements"

@@ -40,7 +40,7 @@ log = logging.getLogger("p2prl")
 
 #: wire/frames.py refuses what is too large by its length; far beyond that, ZeroMQ ends the connection.
 _CONTROL_LIMITS = Limits(
-    message_bytes=frames.MAX_TO_BROKER_BYTES + 64 * 1024, send_messages=200, receive_messages=50
+    message_bytes=frames.MAX_TO_BROKER_BYTES + 64 * 1024, send_messages=200, receive_messages=20
 )
 _PER_TURN = 500
 #: Between two writes of broker.json because of a Hello.

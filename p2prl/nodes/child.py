@@ -147,7 +147,7 @@ class Child:
         for line in pipe:
             try:
                 self._events.append(msgspec.json.decode(line, type=ChildEvent))
-            except msgspec.DecodeError:
+            except (msgspec.DecodeError, RecursionError):
                 # An environment that prints: show it, as a person debugging it would want.
                 self._lines.append(LogLine("INFO", line.decode(errors="replace").rstrip()))
 

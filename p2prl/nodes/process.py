@@ -73,6 +73,7 @@ def run_child(config_type: type[ConfigT], main: Callable[[ConfigT, Loop], int]) 
     if not line:
         return 1
     config = decode_config(line, config_type)
+    _allow_many_connections()
     loop = Loop()
     threading.Thread(target=_watch_parent, args=(loop,), name="parent-watch", daemon=True).start()
     try:
@@ -86,6 +87,19 @@ def run_child(config_type: type[ConfigT], main: Callable[[ConfigT, Loop], int]) 
         logging.getLogger("p2prl").exception("unexpected error")
         emit("failed", f"{type(error).__name__}: {error}", 1)
         return 1
+
+
+def _allow_many_connections() -> None:
+    """Open as many files as the system lets us: each connection is one, and a stranger makes a thousand easily."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError) as error:  # macOS takes less than it says
+        logging.getLogger("p2prl").debug("at most %d files may be open: %s", soft, error)
 
 
 def configure_logging(verbose: bool) -> logging.Logger:

@@ -88,9 +88,11 @@ class WeightsDesk:
             received = self._broadcast.receive()
             if received is None:
                 return
-            if sum(len(frame) for frame in received.frames) > 1:
+            # Without a key: libzmq unsubscribes for one that is gone.
+            if received.user and sum(len(frame) for frame in received.frames) > 1:
                 self._refuse(received.user, "malformed")
                 self._expel(received.user)
+                return  # with its connection goes what else it asked for
 
     def _on_publishing(self) -> None:
         while (received := self._taking.receive()) is not None:

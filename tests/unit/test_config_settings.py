@@ -227,3 +227,8 @@ def test_resume_means_the_run_that_was_started_last(tmp_path: Path) -> None:
         latest_run(tmp_path, "c")
     with pytest.raises(UsageError, match="does not hold"):
         latest_run(tmp_path / "missing")
+
+
+def test_what_cannot_be_sent_to_joiners_is_told_at_once() -> None:
+    with pytest.raises(UsageError, match="sent to others"):
+        overlay(Experiment(), [f"env.args.x={'9' * 30}"])
