@@ -151,8 +151,9 @@ def _check_sessions(place: Place, stranger: Stranger, run_id: str) -> None:
 
 def _check_samples(place: Place, stranger: Stranger) -> None:
     stranger.say(frames.encode(m.SampleAsk(ask=1, count=1)))
+    wait_until(lambda: stranger.saw(zmq.Event.HANDSHAKE_FAILED_AUTH), 10, "the end of a stranger's handshake")
     place.refused({"malformed": 2, "wrong_run": 1, "not_permitted": 1}, by_shard=True)
-    assert not stranger.saw(zmq.Event.DISCONNECTED)
+    assert not stranger.saw(zmq.Event.HANDSHAKE_SUCCEEDED)
 
 
 def test_the_ports_are_those_of_the_page() -> None:

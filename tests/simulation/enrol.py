@@ -41,6 +41,7 @@ class House:
         uses, ttl_s: of each join code.
         code: as the broker told it last.
         made: when each code was made.
+        known_since: when the broker started that first wrote down what is left of the first code.
         took: keys that each code let in.
         guessed: wrong guesses at each code.
         tokens: (id, secret) of those that were given away.
@@ -51,6 +52,7 @@ class House:
     ttl_s: float | None
     code: m.CodeNews
     made: dict[str, float] = field(default_factory=dict)
+    known_since: float | None = None
     took: dict[str, set[str]] = field(default_factory=dict)
     guessed: Counter[str] = field(default_factory=Counter)
     tokens: list[tuple[str, str]] = field(default_factory=list)
@@ -138,6 +140,8 @@ class DoorBroker(Broker):
 
     def save(self) -> None:
         super().save()
+        if self.saved.code_session and self.house.known_since is None:
+            self.house.known_since = self.started - self.host.machine.monotonic
         self.house.word.update(dict.fromkeys(self._struck, "quarantined"))
         self._struck.clear()
 

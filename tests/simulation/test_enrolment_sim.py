@@ -123,10 +123,12 @@ class Lobby(World):
         house, now = self.house, self.lan.now
         code = house.code.code or max(house.made, key=lambda one: house.made[one])
         if house.ttl_s is not None:
-            # A clock that jumped while no broker ran may give a code another life, but not a longer one.
-            jumped, broker = self.tally.clock_jumps > 0, self.host.broker
+            # A clock that jumped while no broker ran may give a code another life, but not a longer one; so may the
+            # death of a broker in its first second.
+            broker = self.host.broker
             assert broker is not None
-            since = broker.started - self.host.machine.monotonic if jumped else 0.0
+            started = broker.started - self.host.machine.monotonic
+            since = started if self.tally.clock_jumps or house.known_since is None else house.known_since
             age_s = now - max(house.made[code], since)
             assert age_s <= house.ttl_s + 0.5, f"{code} let somebody in after {age_s:.1f} s"
         took = house.took.setdefault(code, set())
