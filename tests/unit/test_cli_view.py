@@ -126,10 +126,12 @@ def test_a_node_that_was_put_out_is_shown_with_what_was_refused_of_it() -> None:
 
 def test_before_the_first_episode_and_weights_nothing_is_made_up() -> None:
     reply = samples.status(
-        return_mean=None, return_mean_all=None, return_episodes=0, weights_version=-1, nodes=[]
+        return_mean=None, return_mean_all=None, return_episodes=0, episodes=0, weights_version=-1, nodes=[]
     )
     text = "\n".join(drawn(view.run_view(reply)))
     assert "no episode ended yet" in text
+    none_of_those = samples.status(return_mean=None, return_episodes=0, episodes=7)
+    assert "none of the least exploring slots" in "\n".join(drawn(view.run_view(none_of_those)))
     assert "no weights yet" in text
     assert "no node has joined yet" in text
     assert "None" not in text
