@@ -72,10 +72,14 @@ class Dedup:
         self.restore(seen)
 
     def seen(self, node: str, boot_id: str, seq: int) -> bool:
-        """True if this bundle was marked before."""
+        """True if this bundle was marked before. What is still asked about is not what is forgotten first."""
         boots = self._nodes.get(node)
         boot = boots.get(boot_id) if boots else None
-        return boot is not None and boot.seen(seq)
+        if boots is None or boot is None or not boot.seen(seq):
+            return False
+        self._nodes.move_to_end(node)
+        boots.move_to_end(boot_id)
+        return True
 
     def mark(self, node: str, boot_id: str, seq: int) -> None:
         """Remember this bundle. `seq` lies in [0, MAX_SEQ)."""

@@ -143,12 +143,15 @@ class Invitations:
 
     def ticked(self, now: float) -> bool:
         """Time passed. True if the join code's time is over; there is none now."""
-        for token in [token for token, secret in self._tokens.items() if secret.over(now)]:
-            del self._tokens[token]
+        self._drop_tokens(now)
         if self.code is None or not self.code.over(now):
             return False
         self.code, self._why = None, "expired"
         return True
+
+    def _drop_tokens(self, now: float) -> None:
+        for token in [token for token, secret in self._tokens.items() if secret.over(now)]:
+            del self._tokens[token]
 
     def renew(self, reason: str, now: float) -> bool:
         """A new code, with the owner's limits anew; False on a host without codes."""
@@ -188,7 +191,7 @@ class Invitations:
 
     def invite(self, token: str, secret: str, uses: int, ttl_s: float, now: float) -> bool:
         """A new token; False if there are MAX_TOKENS already."""
-        self.ticked(now)
+        self._drop_tokens(now)  # and not the code: whoever ends that has to say so
         if len(self._tokens) >= MAX_TOKENS:
             return False
         self._tokens[token] = Secret(token, secret, uses, now + ttl_s, ttl_s)

@@ -115,7 +115,6 @@ def test_what_is_under_way_to_a_part_that_dies_goes_again_at_once(part: str, see
 # --- what is known of old boots
 
 
-@pytest.mark.xfail(reason="core/dedup.py: seen() does not count as use of a boot", strict=True)
 def test_a_name_that_is_asked_about_is_not_the_one_that_is_forgotten() -> None:
     """By thought: a member that dies again and again before it hears that its oldest bundle is stored."""
     dedup = Dedup()
@@ -128,7 +127,6 @@ def test_a_name_that_is_asked_about_is_not_the_one_that_is_forgotten() -> None:
 # --- the join code
 
 
-@pytest.mark.xfail(reason="core/invitations.py: invite() drops what ticked() says", strict=True)
 def test_a_code_that_ends_while_a_token_is_made_is_told_of() -> None:
     """Seed 489 of enrolment: nobody was told, and a broker that was started again went on with that code."""
     invitations = Invitations(lambda limit: 0, "1-anchor-maple", None, 20.0, now=0.0)

@@ -159,6 +159,7 @@ class World:
     def fair_weather(self, within_s: float = HEAL_S) -> None:
         """The sun comes out, for all; then everything must come to an end."""
         self.fair = True
+        self.host.publishes = False  # what was missed until now is not made up for by what comes later
         self.lan.weather.improve()
         for process in self.host.processes():
             process.doomed = None
@@ -169,7 +170,6 @@ class World:
         self.lan.run_until(deadline, enough=lambda: self.settled())
         assert self.settled(), f"not settled {within_s:g} s after the last trouble: {self.describe()}"
         # Until the broker knows it too, and everything that is under way has arrived.
-        self.host.publishes = False
         self.lan.run_until(self.lan.now + 30.0, enough=lambda: invariants.told(self.host, self.nodes))
         assert invariants.told(self.host, self.nodes), f"not told, or without weights: {self.versions()}"
         self.lan.run_until(self.lan.now + 2.0)
