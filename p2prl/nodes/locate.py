@@ -202,10 +202,12 @@ def ask_card(address: str, base_port: int, search: Search) -> tuple[m.EnrolCard 
         if answer.reason == "protocol":
             raise UpgradeNeeded(line(answer.text))
         raise P2prlError(f"the host at {where} refused: {line(answer.text)}")
-    if not isinstance(answer, m.EnrolCard) or not is_key(answer.server_key):
+    if not isinstance(answer, m.EnrolCard):
         return None, f"what listens at {where} is not a p2prl host"
     if answer.protocol != search.protocol:
         raise UpgradeNeeded(other_protocol(where, answer, search))
+    if not is_key(answer.server_key):
+        return None, f"what listens at {where} is not a p2prl host"
     return answer, ""
 
 

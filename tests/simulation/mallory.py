@@ -113,7 +113,7 @@ class Mallory:
     def attack(self) -> None:
         """Something of his own: a guess, nonsense, a bundle, an order, weights."""
         self.lobby.tally.attacks += 1
-        if self.rng.random() < 0.5:
+        if self.rng.random() < 0.4:
             self._try_to_get_in()
         else:
             self._speak_without_right()
@@ -146,11 +146,13 @@ class Mallory:
         broker = host.broker
         assert broker is not None
         insiders = [one.node.key for one in self.lobby.volunteers if one.inside]
-        user = rng.choice([MALLORY, *insiders[:1]])
-        victim = rng.choice(self.lobby.nodes).key
+        user = rng.choice([MALLORY, *insiders])
+        node = rng.choice(self.lobby.nodes)
+        victim, boot_id = node.key, "x" if node.member is None else node.member.outgoing.boot_id
         verdicts = [m.Verdict(seq=seq, status="stored") for seq in range(4)]
         lies: list[m.Message] = [
-            m.ShardReceipts(shard=0, node=victim, boot_id="x", verdicts=verdicts),
+            m.ShardReceipts(shard=0, node=victim, boot_id=boot_id, verdicts=verdicts),
+            m.ShardReceipts(shard=1, node=user, boot_id=boot_id, verdicts=verdicts),
             m.RemoveAsk(key=victim),
             m.AdmitAsk(key=MALLORY),
             m.StopAsk(reason="return"),
