@@ -173,7 +173,6 @@ class DoorBroker(Broker):
         elif what == "renew":
             self.carry_out(self.gate.renew("asked", now))
         elif what == "invite":
-            self.carry_out(self.gate.ticked(now))  # a code that is over just now: nobody would be told of it
             token, secret = f"{self.lan.rng.getrandbits(64):016x}", f"{self.lan.rng.getrandbits(160):040x}"
             if self.gate.invite(token, secret, 2, 3600.0, now):
                 self.admissions.save_tokens(self.gate.tokens(now, wall))
