@@ -266,6 +266,8 @@ class Broker:
     def _heartbeat(self, received: Received, beat: m.Heartbeat) -> None:
         key, version = received.user, self.saved.weights_version
         beat = checked_heartbeat(beat)
+        before = self.members.peers.get(key)
+        reconnected = before is not None and before.route != received.peer
         peer = self.members.heartbeat(key, beat, received.peer, received.address, version, self.loop.now())
         if peer is None:
             self.answer(received, m.HelloAgain(term=self.saved.term))
@@ -273,6 +275,8 @@ class Broker:
         peer.grant = self._grant()
         ack = m.HeartbeatAck(term=self.saved.term, weights_version=version, grant_ticks=peer.grant)
         self.answer(received, ack)
+        if reconnected:  # a list of shards may have been lost with the connection, and would not come again
+            self.answer(received, m.ShardList(term=self.saved.term, shards=self.desk.listed()))
         misplaced = self.members.misplaced(key)
         if misplaced is not None:  # the new seats may have been lost with a connection
             self._reseat(misplaced)

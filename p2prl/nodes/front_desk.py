@@ -152,7 +152,11 @@ class FrontDesk:
 
     def _order(self, carry_out: Callable[[Any], m.Message]) -> Callable[[Received, Any], None]:
         def handle(received: Received, order: Any) -> None:
-            self._broker.answer(received, carry_out(order))
+            answer = carry_out(order)
+            if not isinstance(order, m.NodesAsk):
+                self._note()
+                self._broker.save()  # before the owner is told that it is so
+            self._broker.answer(received, answer)
             self._spread()
 
         return handle
@@ -169,6 +173,7 @@ class FrontDesk:
         for key in out:
             self._put_out(key)
         if out:
+            broker.weights.cut()  # at once: nothing has to be said there
             broker.loop.after(_LAST_WORDS_S, broker.cut)
 
     def _put_out(self, key: str) -> None:

@@ -148,8 +148,9 @@ class Member:
             self.outgoing.begin(welcome.run)
             self._rate = (self.loop.now(), self.outgoing.steps)
             if self.outgoing.continues:
-                # The host must know whose books go on in ours before it sees any of them.
-                self.control.hello_again()
+                # The host must know whose books go on in ours before it sees any of them. Over a new connection: on
+                # this one a second Welcome may be under way, and would be taken for the answer to this Hello.
+                self.control.redial(endpoint(self.config.host, self.config.base_port))
                 return
         for text in welcome.warnings:
             self.reporter.log("warning", "host", text)
