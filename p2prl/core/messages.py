@@ -396,7 +396,7 @@ class TrainerReport(Message, frozen=True, kw_only=True, tag="trainer_report"):
     """trainer -> broker, each 0.05 s: progress.
 
     Attributes:
-        sampled: samples taken so far (queue: ticks).
+        sampled: ticks taken so far: one a window, all those of a whole session.
         insert_ceiling: how far the shards' inserted ticks may go; null for no limit.
     """
 

@@ -16,7 +16,7 @@ from p2prl.errors import MissingPackage, P2prlError, RemoteProtocolError, UsageE
 from p2prl.learn.contracts import Actor, Agent
 from p2prl.learn.environments import EnvironmentFailed
 from p2prl.learn.rollout import Bundle, Rollout
-from p2prl.learn.spaces import env_spec, session_schema
+from p2prl.learn.spaces import agent_schema, env_spec
 from p2prl.net.loop import Loop
 from p2prl.net.sockets import Limits, Network
 from p2prl.nodes.process import run_child
@@ -78,7 +78,7 @@ class Player:
             spec = env_spec(env, run.env_id)
         finally:
             env.close()
-        schema = session_schema(spec, agent.fields(), run.schema.ticks)
+        schema = agent_schema(spec, agent, run.schema.ticks)
         if schema.digest() != run.schema.digest():
             raise SchemaDiffers(
                 f"{run.env_id} or {run.agent_name} differs from the host's: other spaces or fields; install what "
