@@ -87,8 +87,9 @@ class FrontDesk:
 
     def expel(self, key: str) -> None:
         """A key asks for weights in a way that no member does, and that costs memory: out with it, now."""
+        if self._list.role(key) is None:
+            return  # it is out: what it had sent before its connection ended still comes in
         self._quarantine(key, "asked for weights by topics that nobody has")
-        self._broker.weights.cut()
 
     def shard_refused(self, report: m.ShardReport, now: float) -> None:
         """What a shard refused so far."""

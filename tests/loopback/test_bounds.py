@@ -14,6 +14,7 @@ import pytest
 from p2prl.core import messages as m
 from p2prl.net.keys import new_key_pair
 from p2prl.net.loop import Loop
+from p2prl.net.sockets import Network, Socket
 from p2prl.nodes import broker_file
 from p2prl.nodes.broker import Broker
 from p2prl.nodes.prepare import prepare
@@ -183,6 +184,25 @@ def test_hellos_do_not_each_write_the_file(tmp_path: Path, monkeypatch: pytest.M
         assert len(written) < 20 + 15 * took_s
         assert len(set(given)) == 500
         assert max(given) < written[-1], "a killed broker's successor would give a seed again"
+
+
+def test_who_is_put_out_costs_the_others_one_cut_of_each_socket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut: list[str] = []
+    reopen = Network.reopen
+
+    def noted(network: Network, socket: Socket) -> None:
+        cut.append(socket.kind)
+        reopen(network, socket)
+
+    monkeypatch.setattr(Network, "reopen", noted)
+    with broker_of(tmp_path, max_members=5) as base, kit.Peer(base) as peer, kit.Peer(base, 2, "sub") as odd:
+        for topic in range(100):
+            odd.socket.raw.subscribe(b"topic %d" % topic)
+        wait_until(lambda: "router" in cut, 10, "it had time to hear why")
+        assert peer.status().refused_frames["malformed"] >= 1
+        assert cut == ["xpub", "router"]
 
 
 def test_new_seats_come_again_until_the_member_sits_in_them(tmp_path: Path) -> None:
