@@ -182,9 +182,8 @@ class Admissions:
         if self.access.standing(key) == "removed":
             return
         self._saved.quarantined[key] = reason
-        while (
-            len(self._saved.quarantined) > MAX_QUARANTINED
-        ):  # in an open host anybody has as many keys as he likes
+        # In an open host anybody has as many keys as he likes.
+        while len(self._saved.quarantined) > MAX_QUARANTINED:
             self._saved.quarantined.pop(next(iter(self._saved.quarantined)))
         self.access.release(key, time.time())  # a new reason takes the place of an old one
         if self.access.standing(key) == "unknown":

@@ -108,9 +108,8 @@ class Entry:
             )
             answer = self._dialogue(located, newcomer)
             if isinstance(answer, m.Refusal):
-                if (
-                    answer.reason != "wrong_code" and answer.retry_after_s > 0
-                ):  # it is busy, or it was restarted in the middle of this
+                # It is busy, or it was restarted in the middle of this.
+                if answer.reason != "wrong_code" and answer.retry_after_s > 0:
                     self._pause(answer)
                     continue
                 tries += 1

@@ -110,9 +110,8 @@ class FrontDesk:
         """The code as the last broker left it, and the tokens that are still valid."""
         now, wall, code = self._broker.loop.now(), time.time(), self._broker.config.code
         saved, session = self._broker.saved, self._broker.config.session
-        if (
-            session and saved.code_session == session
-        ):  # a broker before this one, of the same start of the host
+        # Of a broker before this one, of the same start of the host.
+        if session and saved.code_session == session:
             if saved.code is not None:
                 self.gate.load_code(saved.code, now, wall)
         elif code.code:
