@@ -77,11 +77,13 @@ class Admissions:
 
     def reason(self, key: str) -> str:
         """Why a key was put out, in a line."""
-        return next((entry.reason for entry in self.access.entries() if entry.key == key), "")
+        entry = self.access.get(key)
+        return entry.reason if entry is not None else ""
 
     def name(self, key: str) -> str:
         """What a key called itself when it was let in."""
-        return next((entry.name for entry in self.access.entries() if entry.key == key), "?")
+        entry = self.access.get(key)
+        return entry.name if entry is not None else "?"
 
     def role(self, key: str) -> Role | None:
         """None for a key without any right."""
