@@ -45,7 +45,10 @@ def wait_until(condition: Callable[[], object], timeout: float = 10.0, what: str
 
 
 def run_until(
-    loop: Loop, condition: Callable[[], object], timeout: float = 10.0, what: Callable[[], object] = str
+    loop: Loop,
+    condition: Callable[[], object],
+    timeout: float = 10.0,
+    what: Callable[[], object] | None = None,
 ) -> None:
     """Run `loop` until `condition` was true once.
 
@@ -59,7 +62,7 @@ def run_until(
         found = found or bool(condition())
         return found
 
-    assert loop.run_on(look, timeout), f"not within {timeout} s; {what()}"
+    assert loop.run_on(look, timeout), f"not within {timeout} s; {what() if what else condition}"
 
 
 @pytest.fixture(name="wait_until")

@@ -225,6 +225,28 @@ def test_new_seats_come_again_until_the_member_sits_in_them(tmp_path: Path) -> N
         assert second.hear(0.0) is None
 
 
+def test_who_comes_over_a_new_connection_is_told_the_shards(tmp_path: Path) -> None:
+    """The list is sent when it changes: one that went with the connection would not come again."""
+    with broker_of(tmp_path, max_members=5) as base, kit.Peer(base) as before:
+        before.ask(_hello("pc"), m.Welcome)
+        with kit.Peer(base, keys=before.keys) as after:
+            after.say(_beat(0))
+            assert _answers(after) == [m.HeartbeatAck, m.ShardList]
+            after.say(_beat(0))
+            assert _answers(after) == [m.HeartbeatAck]
+
+
+def _answers(peer: kit.Peer) -> list[type[m.Message]]:
+    """What this peer was told up to now."""
+    peer.say(m.StatusAsk())
+    kinds: list[type[m.Message]] = []
+    while m.StatusReply not in kinds:
+        received = peer.hear()
+        assert received is not None, f"nothing comes after {kinds}"
+        kinds.append(type(frames.decode_from_broker(received.frames[0])))
+    return kinds[:-1]
+
+
 def _beat(rank: int) -> m.Heartbeat:
     return m.Heartbeat(boot_id="b", state="working", players=[m.PlayerReport(rank=rank, state="working")])
 
