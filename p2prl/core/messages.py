@@ -952,7 +952,6 @@ FromBroker = (
     | Invite
     | NodesReply
 )
-ToShard = Delivery
 SampleMessage = SampleAsk | SampleReply
 FromPlayer = PlayerHello | PlayerBundle | PlayerDropped | PlayerFailed
 ToPlayer = PlayerCredit | WeightsHeader
