@@ -18,11 +18,22 @@ import numpy as np
 
 from p2prl.core.schema import TERMINATED, TRUNCATED, SessionSchema, check_schema
 from p2prl.core.spaces import EnvSpec, Leaf, Space, leaves
-from p2prl.learn.contracts import Actor, Agent, Array, Explore, Learner, Tree, Weights
-from p2prl.learn.spaces import action_for_env, env_spec, join, session_schema, split
+from p2prl.learn.contracts import (
+    Actor,
+    Agent,
+    Array,
+    Explore,
+    Learner,
+    ReplaySpec,
+    State,
+    Tree,
+    Weights,
+)
+from p2prl.learn.spaces import action_for_env, agent_schema, env_spec, join, split
 from p2prl.registry import make_agent
 
 _SLOTS = 3
+_KINDS = ("queue", "uniform", "prioritised")
 
 
 def check_agent(
@@ -31,19 +42,24 @@ def check_agent(
     """An agent keeps its contract (p2prl/learn/contracts.py) in this environment's spaces.
 
     Checked: fields and schema; actions on all slots, inside the space, of the right shapes; greedy play repeats itself;
-    observations and weights are left alone; `updates` updates run on random data; new weights load; what the learner
-    saved it takes back exactly, and goes on from there alike.
+    observations and weights are left alone; `updates` updates run on random data, with priorities that can be used if
+    the replay is prioritised; new weights load; what the learner saved it takes back exactly, and goes on from there
+    alike.
 
     Raises:
         AssertionError: what is wrong, in one line.
     """
     agent = make_agent(agent_cls, env, settings or {})
     replay = agent.replay()
-    problem = check_schema(session_schema(env, agent.fields(), replay.ticks))
+    schema = agent_schema(env, agent, replay.ticks)
+    problem = check_schema(schema)
     assert not problem, f"fields() and replay() make no valid session: {problem}"
-    assert replay.kind in ("queue", "uniform"), f"replay().kind is {replay.kind!r}, not queue or uniform"
+    assert replay.kind in _KINDS, f"replay().kind is {replay.kind!r}, not one of {', '.join(_KINDS)}"
     assert 0 <= replay.window <= replay.ticks, (
         f"replay().window {replay.window} is outside 0..ticks ({replay.ticks})"
+    )
+    assert not (replay.window and schema.needs_whole_sessions), (
+        f"a field is stored once a session, and replay().window is {replay.window}: only 0, whole sessions, will do"
     )
     learner = agent.learner("cpu", 1)
     _check_actor(agent, env, learner.weights())
@@ -166,27 +182,39 @@ def _batches(agent: Agent, env: EnvSpec, count: int) -> list[dict[str, Array]]:
     """Random but well-formed samples; the actor's own fields, so that they mean something to the learner."""
     rng = np.random.default_rng(3)
     replay = agent.replay()
-    ticks = replay.window or replay.ticks
+    schema = agent_schema(env, agent, replay.ticks)
     actor = agent.actor()
     _load(actor, agent.learner("cpu", 1).weights())
     explore = Explore(rng=np.random.default_rng(4), level=np.zeros(replay.batch))
     state = actor.start(replay.batch)
     batches = []
     for _ in range(count):
-        columns = sample_columns(env.observation, "obs", (replay.batch, ticks + 1), rng)
-        rows: list[dict[str, Array]] = []
-        for tick in range(ticks):
-            obs = join(env.observation, "obs", {name: values[:, tick] for name, values in columns.items()})
-            actions, state, extras = actor.act(obs, state, explore)
-            rows.append({**split(env.action, "action", actions), **extras})
-        columns.update({name: np.stack([row[name] for row in rows], axis=1) for name in rows[0]})
-        columns["reward"] = rng.normal(size=(replay.batch, ticks)).astype(np.float32)
-        # Ends only on the last tick: an end inside would need a RESET after it.
-        columns["flags"] = np.zeros((replay.batch, ticks), np.uint8)
-        columns["flags"][:, -1] = rng.choice([0, TERMINATED, TRUNCATED], size=replay.batch)
-        columns["version"] = np.zeros(replay.batch, np.int64)
-        batches.append(columns)
+        played, state = _played(actor, env, state, explore, replay.window or replay.ticks, rng)
+        batch = {c.name: played[c.name][:, : schema.rows(c, replay.window)] for c in schema.columns}
+        batch["version"] = np.zeros(replay.batch, np.int64)
+        if replay.kind == "prioritised":
+            batch["probability"] = rng.uniform(0.1, 10.0, replay.batch).astype(np.float32)
+        batches.append(batch)
     return batches
+
+
+def _played(
+    actor: Actor, env: EnvSpec, state: State, explore: Explore, ticks: int, rng: np.random.Generator
+) -> tuple[dict[str, Array], State]:
+    """`[N, ticks(+1), ...]` of random observations, what the actor does there, random rewards; and its next state."""
+    count = len(explore.level)
+    columns = sample_columns(env.observation, "obs", (count, ticks + 1), rng)
+    rows: list[dict[str, Array]] = []
+    for tick in range(ticks):
+        obs = join(env.observation, "obs", {name: values[:, tick] for name, values in columns.items()})
+        actions, state, extras = actor.act(obs, state, explore)
+        rows.append({**split(env.action, "action", actions), **extras})
+    columns.update({name: np.stack([row[name] for row in rows], axis=1) for name in rows[0]})
+    columns["reward"] = rng.normal(size=(count, ticks)).astype(np.float32)
+    # Ends only on the last tick: an end inside would need a RESET after it.
+    columns["flags"] = np.zeros((count, ticks), np.uint8)
+    columns["flags"][:, -1] = rng.choice([0, TERMINATED, TRUNCATED], size=count)
+    return columns, state
 
 
 def _check_learner(agent: Agent, env: EnvSpec, learner: Learner, batches: list[dict[str, Array]]) -> None:
@@ -194,8 +222,11 @@ def _check_learner(agent: Agent, env: EnvSpec, learner: Learner, batches: list[d
     kept = {name: np.array(values) for name, values in first.items()}
     for batch in batches:
         update = learner.update(batch)
+        assert not update.skipped, f"update was skipped on sound data: {update.skipped}"
         for name, value in update.metrics.items():
             assert np.isfinite(value), f"update's metric {name!r} is {value}"
+        if update.priorities is not None:
+            _check_priorities(agent.replay(), update.priorities)
     for name, values in kept.items():
         assert np.array_equal(values, first[name]), (
             f"weights() gave {name!r} as a view: later updates changed it"
@@ -209,6 +240,15 @@ def _check_learner(agent: Agent, env: EnvSpec, learner: Learner, batches: list[d
     for one in (learner, other):
         one.update(batches[0])
     _alike(learner.weights(), other.weights(), "one update after load() gives different")
+
+
+def _check_priorities(replay: ReplaySpec, priorities: Array) -> None:
+    assert replay.kind == "prioritised", f"update gives priorities, and replay().kind is {replay.kind!r}"
+    values = np.asarray(priorities)
+    assert values.shape == (replay.batch,), f"priorities have the shape {values.shape}, not ({replay.batch},)"
+    assert values.dtype == np.float32, f"priorities have the dtype {values.dtype}, not float32"
+    sound = np.isfinite(values) & (values > 0)
+    assert sound.all(), f"a priority is {values[~sound][0]}; each must be finite and above 0"
 
 
 def _alike(one: Mapping[str, Array], other: Mapping[str, Array], text: str) -> None:

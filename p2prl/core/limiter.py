@@ -34,14 +34,15 @@ class Limiter(Protocol):
 
 
 class RateLimiter:
-    """The limiter of a buffer that is sampled at random.
+    """The limiter of a buffer that is sampled at random. What is sampled is counted in ticks: one for a window (its
+    first), all its ticks for a whole session.
 
     Args:
         samples_per_insert: how many times a tick is sampled on average; 0 for no limit.
         min_size: ticks inserted before the first sample.
-        tolerance: how many samples the ratio may be off either way; raised to batch + samples_per_insert.
+        tolerance: how many sampled ticks the ratio may be off either way; raised to batch + samples_per_insert.
         batch: the largest `count` that will be sampled at once.
-        sampled_total: samples so far, when a run is resumed.
+        sampled_total: ticks sampled so far, when a run is resumed.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class RateLimiter:
         return max(self._min_size, math.floor(allowed))
 
     def sampled(self, count: int) -> None:
-        """`count` more windows were sampled."""
+        """`count` more ticks were sampled."""
         self.sampled_total += count
 
     def inserted(self, total: int) -> None:

@@ -46,6 +46,7 @@ class Column(msgspec.Struct, frozen=True):
         dtype: a key of DTYPE_SIZES.
         shape: the shape of one row, without time and slot axes.
         extra_row: True if the column has T+1 rows.
+        once: True if it has one row: what was given at the session's first tick.
         low, high: inclusive bounds; one number, one per element of a row, or empty for none.
     """
 
@@ -55,6 +56,7 @@ class Column(msgspec.Struct, frozen=True):
     extra_row: bool = False
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
+    once: bool = False
 
     @property
     def row_bytes(self) -> int:
@@ -76,9 +78,11 @@ class SessionSchema(msgspec.Struct, frozen=True):
     ticks: int
     columns: tuple[Column, ...]
 
-    def rows(self, column: Column) -> int:
-        """Rows of `column` in one session: T, or T+1."""
-        return self.ticks + (1 if column.extra_row else 0)
+    def rows(self, column: Column, window: int = 0) -> int:
+        """Rows of `column` in a window of so many ticks (0: the whole session): one a tick, one more, or just one."""
+        if column.once:
+            return 1
+        return (window or self.ticks) + (1 if column.extra_row else 0)
 
     def column_bytes(self, column: Column, slots: int) -> int:
         """Bytes of one column of a bundle, decoded."""
@@ -88,9 +92,20 @@ class SessionSchema(msgspec.Struct, frozen=True):
         """Bytes of one session, decoded."""
         return sum(self.column_bytes(column, 1) for column in self.columns)
 
+    @property
+    def needs_whole_sessions(self) -> bool:
+        """True if windows cannot be cut from it: what holds for a session's first tick says nothing about others."""
+        return any(column.once for column in self.columns)
+
     def digest(self) -> bytes:
         """Eight bytes that name this schema; a bundle of another schema is refused by them."""
-        return hashlib.blake2b(msgspec.msgpack.encode(self), digest_size=8).digest()
+        plain = msgspec.to_builtins(self)
+        for column in plain["columns"]:
+            if not column["once"]:
+                del column[
+                    "once"
+                ]  # as it was before there were such columns, or older nodes would be refused
+        return hashlib.blake2b(msgspec.msgpack.encode(plain), digest_size=8).digest()
 
 
 def check_schema(schema: SessionSchema) -> str:
@@ -103,6 +118,8 @@ def check_schema(schema: SessionSchema) -> str:
     for column in schema.columns:
         if column.dtype not in DTYPE_SIZES:
             return f"column {column.name!r} has the unknown dtype {column.dtype!r}"
+        if column.once and column.extra_row:
+            return f"column {column.name!r} cannot have one row and one more than ticks"
         elements = 1
         for side in column.shape:
             if side < 0:

@@ -23,31 +23,47 @@ Tree = Any
 Weights = Mapping[str, Array]
 #: Recurrent state, `[slots, ...]` per entry; `{}` if none. The rollout puts the start rows back when an episode begins.
 State = dict[str, Array]
-#: `[N, window, ...]` per column; observations `[N, window + 1, ...]`; `version` int64 `[N]`.
+#: `[N, window, ...]` per column; observations `[N, window + 1, ...]`; fields with `once` `[N, 1, ...]`; `version` int64
+#: `[N]`. With prioritised replay also `probability` float32 `[N]`: how likely this sample was, relative to uniform
+#: sampling over all shards (1.0: as likely).
 Batch = Mapping[str, Array]
 
 
 class Field(msgspec.Struct, frozen=True):
-    """One value that `act` adds to each tick: logits, a value, a log-probability."""
+    """One value that `act` adds to each tick: logits, a value, a log-probability.
+
+    Attributes:
+        once: only what `act` gave at a session's first tick is kept, for recurrent state before that tick. `act` gives
+            it at every tick all the same, since it does not know where sessions begin. Needs whole sessions
+            (`ReplaySpec.window` 0).
+    """
 
     dtype: str
     shape: tuple[int, ...] = ()
+    once: bool = False
 
 
 class ReplaySpec(msgspec.Struct, frozen=True):
-    """What an agent needs of the replay buffer. An experiment's `[replay]` table overrides each of these.
+    """What an agent needs of the replay buffer. An experiment's `[replay]` table overrides each of these, but for
+    `window`, `observations` and `actions`, which belong to the algorithm.
 
     Attributes:
-        kind: `queue` (each session once, about in order) or `uniform`.
+        kind: `queue` (each session once, about in order), `uniform`, or `prioritised` (as likely as `Update.priorities`
+            said last; Schaul et al. 2016, arXiv:1511.05952).
         ticks: T, the length of a session.
         batch: samples per update, N.
-        window: ticks per sample; 0 for whole sessions. A uniform sample is a window at a random offset whose first
+        window: ticks per sample; 0 for whole sessions. A sample of a window is one at a random offset whose first
             tick is a real one (never a RESET).
         capacity_bytes: what all shards together may hold, decoded.
         min_ticks: ticks stored before the first update.
         samples_per_insert: how many times a stored tick is sampled on average as a window's first tick; 0 for no
-            limit. A queue has none: it is 1 by definition, and `capacity_bytes` is what limits it.
+            limit. A whole session counts all its ticks. A queue has none: it is 1 by definition, and `capacity_bytes`
+            is what limits it.
         max_lag: sessions older than this many weights versions are stale; 0 for no limit.
+        fresh: players wait for room at the shards before they play, not after: what they play is then of the newest
+            weights, at the price of a pause. For on-policy agents whose queue is short.
+        observations, actions: False: these columns are neither sent nor stored, and no batch has them. The actor gets
+            its observations all the same.
     """
 
     kind: str = "uniform"
@@ -58,6 +74,9 @@ class ReplaySpec(msgspec.Struct, frozen=True):
     min_ticks: int = 1000
     samples_per_insert: float = 0.0
     max_lag: int = 0
+    fresh: bool = False
+    observations: bool = True
+    actions: bool = True
 
 
 @dataclass(frozen=True)
@@ -81,10 +100,16 @@ class Update:
     Attributes:
         metrics: scalars for TensorBoard, by name.
         publish: True: publish the weights now. False: nothing new to publish. None: at the usual interval.
+        priorities: float32 `[N]`, finite and above 0, already raised to the agent's exponent: how often each sample
+            of the batch is to be drawn from now on, relative to others. New sessions get the highest seen. None:
+            leave them. Of use with prioritised replay alone.
+        skipped: why this update changed nothing (the loss or a gradient was not finite); else empty.
     """
 
     metrics: Mapping[str, float] = field(default_factory=dict)
     publish: bool | None = None
+    priorities: Array | None = None
+    skipped: str = ""
 
 
 class Actor(Protocol):

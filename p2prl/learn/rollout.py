@@ -39,7 +39,8 @@ class Bundle:
     """The sessions of all slots for the same ticks.
 
     Attributes:
-        columns: `[T, B, ...]` per column of the schema, in its order; observations `[T+1, B, ...]`.
+        columns: `[T, B, ...]` per column of the schema, in its order; observations `[T+1, B, ...]`, fields with `once`
+            `[1, B, ...]`.
         steps: ticks that are not RESET, over all slots.
         episodes: (return, length, ladder level) of each episode that ended in it. Returns are summed in float64, over
             bundles too.
@@ -95,6 +96,8 @@ class Rollout:
         self._fruitless = [0] * slots
         self._writers = writers_of(spec.observation, "obs")
         self._fields = _field_names(spec, schema)
+        self._once = {column.name for column in schema.columns if column.once}
+        self._layout = _layout(spec, schema, slots)
         self._watch = DuplicateWatch(spec.id, slots)
         self._state = actor.start(slots)
         #: the rows put back when an episode begins; a copy, because actors may work in place
@@ -125,7 +128,7 @@ class Rollout:
             EnvironmentFailed: an environment raises again and again, or gives a reward that it says cannot be (a host
                 would refuse the bundle, and the node for it); the rollout cannot go on.
         """
-        columns = self._empty_columns()
+        columns = {name: np.empty(shape, dtype) for name, (shape, dtype) in self._layout.items()}
         for name, row in self._first.items():
             columns[name][0] = row
         episodes: list[tuple[float, int, float]] = []
@@ -136,7 +139,8 @@ class Rollout:
             self._watch.see(columns, [name for name, _ in self._writers])
         self._check_rewards(columns)
         resets = int(np.count_nonzero(columns["flags"] & RESET))
-        return Bundle(columns, self._schema.ticks * self._slots - resets, episodes)
+        stored = {column.name: columns[column.name] for column in self._schema.columns}
+        return Bundle(stored, self._schema.ticks * self._slots - resets, episodes)
 
     def _check_rewards(self, columns: dict[str, Array]) -> None:
         declared = self._spec.reward_range
@@ -172,13 +176,6 @@ class Rollout:
             write([(rows[name], read) for name, read in self._writers], slot, obs)
         return rows
 
-    def _empty_columns(self) -> dict[str, Array]:
-        schema = self._schema
-        return {
-            column.name: np.empty((schema.rows(column), self._slots, *column.shape), column.dtype)
-            for column in schema.columns
-        }
-
     def _tick(self, tick: int, columns: dict[str, Array], episodes: list[tuple[float, int, float]]) -> None:
         obs = join(self._spec.observation, "obs", {name: columns[name][tick] for name, _ in self._writers})
         actions, self._state, extras = self._actor.act(obs, self._state, self.explore)
@@ -189,7 +186,8 @@ class Rollout:
                 f"the agent's act gave the fields {sorted(extras)}; fields() says {sorted(self._fields)}"
             )
         for name, values in extras.items():
-            columns[name][tick] = values
+            if tick == 0 or name not in self._once:
+                columns[name][tick] = values
         rows = [(columns[name][tick + 1], read) for name, read in self._writers]
         rewards, flags, broken = self._step_all(self._to_env(actions), rows)
         columns["reward"][tick] = rewards
@@ -305,6 +303,23 @@ class Rollout:
 def annealing(actor: Actor) -> bool:
     """True while an actor explores more than it will in the end; actors without the attribute never do."""
     return bool(getattr(actor, "annealing", False))
+
+
+def _layout(spec: EnvSpec, schema: SessionSchema, slots: int) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Shape and dtype of each array that a bundle is played in.
+
+    Observations and actions are among them whether the schema has them or not: the actor and the watch need them.
+    """
+    layout: dict[str, tuple[tuple[int, ...], str]] = {}
+    for prefix, space, rows in (
+        ("obs", spec.observation, schema.ticks + 1),
+        ("action", spec.action, schema.ticks),
+    ):
+        for name, leaf in leaves(space, prefix):
+            layout[name] = ((rows, slots, *leaf.shape), leaf.dtype)
+    for column in schema.columns:
+        layout[column.name] = ((schema.rows(column), slots, *column.shape), column.dtype)
+    return layout
 
 
 def _field_names(spec: EnvSpec, schema: SessionSchema) -> set[str]:

@@ -52,13 +52,15 @@ class Sampler:
     """Plans asks, takes replies, cuts batches.
 
     Args:
-        sampled_total: samples (queue: ticks) that the run took so far, when it is resumed.
+        sampled_total: ticks that the run took so far, when it is resumed: one a window, all those of a whole session.
     """
 
     def __init__(self, schema: SessionSchema, spec: ReplaySpec, seed: int, sampled_total: int = 0) -> None:
         self._schema = schema
         self._spec = spec
         self._queue = spec.kind == "queue"
+        #: What a sample counts for in the limiter and in `sampled_total`.
+        self._ticks_each = _ticks_each(schema, spec)
         self._rng = np.random.default_rng(seed)
         self._shards: dict[int, _Shard] = {}
         self._ids = itertools.count(1)
@@ -158,7 +160,7 @@ class Sampler:
             return None
         columns = self._batches.popleft()
         count = len(columns[-1])
-        taken = count * self._schema.ticks if self._queue else count
+        taken = count * self._ticks_each
         self.sampled_total += taken
         if self._queue:
             self.limiter.sampled(taken)
@@ -170,19 +172,20 @@ class Sampler:
 
     def _ask_uniform(self, now: float) -> list[tuple[int, int, _Group | None]]:
         planned: list[tuple[int, int, _Group | None]] = []
+        batch_ticks = self._spec.batch * self._ticks_each
         while len(self._groups) + len(self._batches) / _GROUP_BATCHES < _GROUPS_AHEAD:
             batches = _GROUP_BATCHES
-            while batches > 1 and not self.limiter.can_sample(batches * self._spec.batch):
+            while batches > 1 and not self.limiter.can_sample(batches * batch_ticks):
                 batches //= 2
             live = [
                 (index, shard.mass) for index, shard in self._shards.items() if shard.boot_id and shard.mass
             ]
-            if not live or not self.limiter.can_sample(batches * self._spec.batch):
+            if not live or not self.limiter.can_sample(batches * batch_ticks):
                 break
             masses = np.array([mass for _, mass in live], np.float64)
             counts = self._rng.multinomial(batches * self._spec.batch, masses / masses.sum())
             # Counted when asked for: what is under way is as good as taken.
-            self.limiter.sampled(batches * self._spec.batch)
+            self.limiter.sampled(batches * batch_ticks)
             group = _Group()
             self._groups.append(group)
             planned += [(index, int(n), group) for (index, _), n in zip(live, counts, strict=True) if n]
@@ -238,14 +241,19 @@ class Sampler:
         self._rest = [rest] if len(rest[-1]) else []
 
 
+def _ticks_each(schema: SessionSchema, spec: ReplaySpec) -> int:
+    """Ticks that one sample counts for: a window its first alone, a whole session all of them."""
+    return schema.ticks if spec.kind == "queue" or spec.window == 0 else 1
+
+
 def _limiter(schema: SessionSchema, spec: ReplaySpec, sampled_total: int) -> Limiter:
-    session_ticks = schema.ticks
-    capacity_ticks = spec.capacity_bytes // max(1, schema.session_bytes()) * session_ticks
+    batch_ticks = spec.batch * _ticks_each(schema, spec)
     if spec.kind == "queue":
-        return QueueLimiter(capacity_ticks, spec.batch * session_ticks, sampled_total)
-    group = spec.batch * _GROUP_BATCHES
-    tolerance = max(group * _GROUPS_AHEAD, spec.samples_per_insert * _TOLERANCE_TICKS)
-    return RateLimiter(spec.samples_per_insert, spec.min_ticks, tolerance, spec.batch, sampled_total)
+        capacity_ticks = spec.capacity_bytes // max(1, schema.session_bytes()) * schema.ticks
+        return QueueLimiter(capacity_ticks, batch_ticks, sampled_total)
+    ahead = batch_ticks * _GROUP_BATCHES * _GROUPS_AHEAD
+    tolerance = max(ahead, spec.samples_per_insert * _TOLERANCE_TICKS)
+    return RateLimiter(spec.samples_per_insert, spec.min_ticks, tolerance, batch_ticks, sampled_total)
 
 
 def columns_from_frames(
@@ -261,9 +269,8 @@ def columns_from_frames(
     """
     if len(payload) != len(schema.columns) + 1:
         raise ValueError(f"a sample of {len(payload)} frames, expected {len(schema.columns) + 1}")
-    ticks = window or schema.ticks
     arrays: list[Array] = []
     for column, frame in zip(schema.columns, payload, strict=False):
-        rows = ticks + (1 if column.extra_row else 0)
+        rows = schema.rows(column, window)
         arrays.append(np.frombuffer(frame, column.dtype).reshape(count, rows, *column.shape))
     return [*arrays, np.frombuffer(payload[-1], np.int64).reshape(count)]

@@ -14,11 +14,11 @@ from gymnasium import spaces as gs
 from p2prl.core.schema import DTYPE_SIZES, MAX_ROW_ELEMENTS, Column, SessionSchema
 from p2prl.core.spaces import DictSpace, EnvSpec, Leaf, Space, TupleSpace, leaves
 from p2prl.errors import UsageError
-from p2prl.learn.contracts import Array, Field, Tree
+from p2prl.learn.contracts import Agent, Array, Field, Tree
 
 #: In the order of preference: the first that holds the bounds is the stored dtype.
 _INTEGERS = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64")
-_RESERVED = ("obs", "action", "reward", "flags", "version")
+_RESERVED = ("obs", "action", "reward", "flags", "version", "probability")
 _SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of those"
 
 
@@ -54,31 +54,54 @@ def plain_space(space: gym.Space[Any], name: str, env_id: str) -> Space:
     return _plain_leaf(space, name, env_id)
 
 
-def session_schema(spec: EnvSpec, fields: Mapping[str, Field], ticks: int) -> SessionSchema:
+def agent_schema(spec: EnvSpec, agent: Agent, ticks: int) -> SessionSchema:
+    """The columns of a session of `ticks` ticks that this agent plays; raises as `session_schema`."""
+    replay = agent.replay()
+    return session_schema(
+        spec, agent.fields(), ticks, observations=replay.observations, actions=replay.actions
+    )
+
+
+def session_schema(
+    spec: EnvSpec,
+    fields: Mapping[str, Field],
+    ticks: int,
+    *,
+    observations: bool = True,
+    actions: bool = True,
+) -> SessionSchema:
     """The columns of a session of `ticks` ticks, in bundle order: observations, actions, reward, flags, fields.
 
     Only actions carry bounds: an observation outside its declared space is common and harmless.
 
+    Args:
+        observations, actions: False leaves those columns out.
+
     Raises:
         UsageError: a field's name is taken or its dtype cannot be stored.
     """
-    columns = [
-        Column(name, leaf.dtype, leaf.shape, extra_row=True) for name, leaf in leaves(spec.observation, "obs")
-    ]
-    columns += [
-        Column(name, leaf.dtype, leaf.shape, low=leaf.low, high=leaf.high)
-        for name, leaf in leaves(spec.action, "action")
-    ]
+    columns: list[Column] = []
+    if observations:
+        columns += [
+            Column(name, leaf.dtype, leaf.shape, extra_row=True)
+            for name, leaf in leaves(spec.observation, "obs")
+        ]
+    if actions:
+        columns += [
+            Column(name, leaf.dtype, leaf.shape, low=leaf.low, high=leaf.high)
+            for name, leaf in leaves(spec.action, "action")
+        ]
     columns += [Column("reward", "float32", ()), Column("flags", "uint8", ())]
-    for name, field in fields.items():
-        if name.split(".")[0] in _RESERVED:
-            raise UsageError(f"the agent's field {name!r} has a name that sessions use themselves; rename it")
-        if field.dtype not in DTYPE_SIZES:
-            raise UsageError(
-                f"the agent's field {name!r} has the dtype {field.dtype!r}, which cannot be stored"
-            )
-        columns.append(Column(name, field.dtype, tuple(field.shape)))
+    columns += [_field_column(name, field) for name, field in fields.items()]
     return SessionSchema(ticks=ticks, columns=tuple(columns))
+
+
+def _field_column(name: str, field: Field) -> Column:
+    if name.split(".")[0] in _RESERVED:
+        raise UsageError(f"the agent's field {name!r} has a name that sessions use themselves; rename it")
+    if field.dtype not in DTYPE_SIZES:
+        raise UsageError(f"the agent's field {name!r} has the dtype {field.dtype!r}, which cannot be stored")
+    return Column(name, field.dtype, tuple(field.shape), once=field.once)
 
 
 def split(space: Space, prefix: str, tree: Tree) -> dict[str, Array]:

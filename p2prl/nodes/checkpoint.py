@@ -41,7 +41,7 @@ class Meta(msgspec.Struct, frozen=True):
     """`meta.json`: the counters of a run at a checkpoint.
 
     Attributes:
-        sampled: samples (queue: ticks) taken so far.
+        sampled: ticks taken so far: one a window, all those of a whole session.
         return_mean: mean return of the last `return_episodes` episodes of the least exploring slots, or None.
     """
 

@@ -17,7 +17,7 @@ from p2prl.core.spaces import EnvSpec
 from p2prl.errors import LimitsForbid, P2prlError, UsageError
 from p2prl.learn.contracts import Agent, ReplaySpec
 from p2prl.learn.environments import EnvironmentFailed
-from p2prl.learn.spaces import env_spec, session_schema
+from p2prl.learn.spaces import agent_schema, env_spec
 from p2prl.nodes.files import write_atomically
 from p2prl.registry import (
     is_file_agent,
@@ -99,6 +99,7 @@ def prepare(experiment: Experiment, results: Path, resume: bool) -> Prepared:
         window_bundles=experiment.play.window_bundles,
         max_lag=replay.max_lag,
         envs=experiment.play.envs,
+        fresh=replay.fresh,
     )
     return Prepared(run, replay, folder, file)
 
@@ -118,6 +119,10 @@ def effective_replay(agent: Agent, overrides: ReplayConfig) -> ReplaySpec:
     spec = msgspec.structs.replace(own, **{name: value for name, value in given.items() if value is not None})
     if min(spec.ticks, spec.batch, spec.capacity_bytes) < 1:
         raise UsageError("replay.ticks, replay.batch and replay.capacity_bytes must be at least 1")
+    if spec.window < 0:
+        raise UsageError(
+            f"the agent's replay() asks for windows of {spec.window} ticks; 0 is for whole sessions"
+        )
     if spec.window > spec.ticks:
         raise UsageError(f"replay.ticks={spec.ticks} is shorter than the {spec.window} ticks of a sample")
     if min(spec.min_ticks, spec.samples_per_insert, spec.max_lag) < 0:
@@ -126,10 +131,16 @@ def effective_replay(agent: Agent, overrides: ReplayConfig) -> ReplaySpec:
 
 
 def _schema(spec: EnvSpec, agent: Agent, replay: ReplaySpec) -> SessionSchema:
-    schema = session_schema(spec, agent.fields(), replay.ticks)
+    schema = agent_schema(spec, agent, replay.ticks)
     why = check_schema(schema)
     if why:
         raise UsageError(f"{spec.id} cannot be stored: {why}")
+    if schema.needs_whole_sessions and replay.window:
+        names = ", ".join(column.name for column in schema.columns if column.once)
+        raise UsageError(
+            f"the agent stores {names} once a session, and samples windows of {replay.window} ticks: "
+            "its replay() must say window=0, whole sessions"
+        )
     return schema
 
 

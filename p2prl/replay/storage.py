@@ -83,8 +83,9 @@ def check_ask(schema: SessionSchema, count: int, window: int) -> None:
         raise RemoteProtocolError(
             "malformed", f"{count} windows of {window} ticks, of sessions of {schema.ticks}"
         )
-    rows = window or schema.ticks
-    size = count * sum((rows + column.extra_row) * column.row_bytes for column in schema.columns)
+    if window and schema.needs_whole_sessions:
+        raise RemoteProtocolError("malformed", "windows of sessions that can only be taken whole")
+    size = count * sum(schema.rows(column, window) * column.row_bytes for column in schema.columns)
     if size > MAX_SAMPLE_BYTES:
         raise RemoteProtocolError("oversize", f"a sample of {size} bytes")
 

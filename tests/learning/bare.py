@@ -17,7 +17,7 @@ from p2prl.core.schema import RESET, SessionSchema
 from p2prl.learn.contracts import Agent, Array, ReplaySpec, Weights
 from p2prl.learn.environments import MakeEnv
 from p2prl.learn.rollout import Bundle, Rollout
-from p2prl.learn.spaces import session_schema
+from p2prl.learn.spaces import agent_schema
 
 
 class UniformStore:
@@ -42,6 +42,8 @@ class UniformStore:
 
     def sample(self, count: int, window: int) -> dict[str, Array]:
         session = self._rng.integers(self._filled, size=count)
+        if window == 0:
+            return {name: ring[session] for name, ring in self._rings.items()}
         tick = self._rng.integers(self._schema.ticks - window + 1, size=count)
         while (bad := (self._rings["flags"][session, tick] & RESET) != 0).any():
             session[bad] = self._rng.integers(self._filled, size=bad.sum())
@@ -91,7 +93,7 @@ class Bare:
         self, agent: Agent, make_env: MakeEnv, spec: Any, *, slots: int, seed: int, lag: int = 1
     ) -> None:
         self.replay: ReplaySpec = agent.replay()
-        self.schema = session_schema(spec, agent.fields(), self.replay.ticks)
+        self.schema = agent_schema(spec, agent, self.replay.ticks)
         self.learner = agent.learner("cpu", seed)
         self.actor = agent.actor()
         self.actor.load(self.learner.weights())
@@ -146,6 +148,6 @@ class Bare:
             return False
         while self._sampled < p.steps * r.samples_per_insert:
             self.learner.update(self.uniform.sample(r.batch, r.window))
-            self._sampled += r.batch
+            self._sampled += r.batch * (1 if r.window else r.ticks)
             p.updates += 1
         return True

@@ -18,7 +18,7 @@ from p2prl_envs.chain import make_chain
 from p2prl import __version__
 from p2prl.cli.main import app
 from p2prl.core import messages as m
-from p2prl.learn.spaces import env_spec, session_schema
+from p2prl.learn.spaces import agent_schema, env_spec
 from p2prl.registry import agent_names, make_agent, resolve_agent
 from tests import docs_kit
 from tests.docs_kit import ROOT
@@ -188,13 +188,12 @@ def _metrics(name: str) -> set[str]:
     env.close()
     agent = make_agent(resolve_agent(name), spec, {})
     learner, replay = agent.learner("cpu", 1), agent.replay()
-    window = replay.window or replay.ticks
-    schema = session_schema(spec, agent.fields(), replay.ticks)
+    schema = agent_schema(spec, agent, replay.ticks)
     names: set[str] = set()
     for update in range(60):
         batch: dict[str, Any] = {
             column.name: np.zeros(
-                (replay.batch, window + (1 if column.extra_row else 0), *column.shape), column.dtype
+                (replay.batch, schema.rows(column, replay.window), *column.shape), column.dtype
             )
             for column in schema.columns
         }

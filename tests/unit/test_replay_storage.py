@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from p2prl.core.schema import RESET, TERMINATED, Column, SessionSchema
 from p2prl.errors import LimitsForbid, RemoteProtocolError
 from p2prl.replay.queue import QueueStore
-from p2prl.replay.storage import RingStore, Sample
+from p2prl.replay.storage import RingStore, Sample, Store
 from p2prl.wire.blocks import Array
 from tests.unit.replay_kit import CARTPOLE, play
 
@@ -147,6 +147,41 @@ def test_columns_without_elements_and_without_flags() -> None:
     sample = store.sample(5, 2, 0)
     assert [column.shape for column in sample.columns] == [(5, 3, 0), (5, 2)]
     assert store.mass() == 2 * 2
+
+
+ONCE = SessionSchema(
+    ticks=3, columns=(Column("reward", "float32", ()), Column("state", "float32", (2,), once=True))
+)
+
+
+def once(slots: int, seed: int) -> dict[str, Array]:
+    rng = np.random.default_rng(seed)
+    return {
+        "reward": rng.random((3, slots), np.float32),
+        "state": rng.random((1, slots, 2), np.float32),
+    }
+
+
+@pytest.mark.parametrize(
+    "store",
+    [RingStore(ONCE, 10**4, 0, np.random.default_rng(0)), QueueStore(ONCE, 10**4, max_lag=0)],
+    ids=["ring", "queue"],
+)
+def test_what_is_stored_once_a_session_comes_with_the_whole_session(store: Store) -> None:
+    arrays = once(4, 1)
+    store.add(0, arrays, 0)
+    sample = store.sample(4, 0, 0)
+    assert [column.shape for column in sample.columns] == [(4, 3), (4, 1, 2)]
+    whole = {arrays["state"][0, slot].tobytes(): arrays["reward"][:, slot] for slot in range(4)}
+    for rewards, state in zip(*sample.columns, strict=True):
+        np.testing.assert_array_equal(rewards, whole[state[0].tobytes()])
+
+
+def test_windows_of_sessions_that_can_only_be_taken_whole_are_refused() -> None:
+    store = RingStore(ONCE, 10**4, 0, np.random.default_rng(0))
+    store.add(0, once(4, 1), 0)
+    with pytest.raises(RemoteProtocolError, match="only be taken whole"):
+        store.sample(4, 2, 0)
 
 
 @settings(max_examples=60)

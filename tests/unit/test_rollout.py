@@ -87,6 +87,51 @@ def test_recurrent_state_begins_anew_with_each_episode() -> None:
     assert counts == [100, 101, 102, 103, 100, 101, 102, 103]
 
 
+def stored_as(make: Make, rule: Any, fields: Mapping[str, Field], ticks: int, **stored: bool) -> Rollout:
+    spec = env_spec(make(), "chain")
+    schema = session_schema(spec, fields, ticks, **stored)
+    return Rollout(make, spec, schema, Scripted(rule), slots=3, ladder=1, rank=0, seed=1)
+
+
+def test_a_field_that_is_stored_once_keeps_what_was_given_at_the_first_tick() -> None:
+    def make() -> Any:
+        return make_chain(length=4, step_reward=0.1)
+
+    whole = stored_as(make, at_random, {"count": Field("int32")}, 5)
+    once = stored_as(make, at_random, {"count": Field("int32", once=True)}, 5)
+    for _ in range(20):
+        every, first = whole.collect().columns, once.collect().columns
+        assert first["count"].shape == (1, 3)
+        assert np.array_equal(first["count"][0], every["count"][0])
+        assert np.array_equal(first["obs"], every["obs"])
+
+
+def test_columns_that_are_not_stored_do_not_change_what_is_played() -> None:
+    def make() -> Any:
+        return make_chain(length=4, step_reward=0.1)
+
+    fields = {"count": Field("int32")}
+    whole = stored_as(make, at_random, fields, 7)
+    bare = stored_as(make, at_random, fields, 7, observations=False, actions=False)
+    for _ in range(20):
+        everything, rest = whole.collect(), bare.collect()
+        assert list(rest.columns) == ["reward", "flags", "count"]
+        assert rest.episodes == everything.episodes
+        for name, values in rest.columns.items():
+            assert np.array_equal(values, everything.columns[name])
+
+
+def test_slots_that_play_alike_are_seen_also_where_observations_are_not_stored() -> None:
+    rollout = stored_as(make_chain, left, {"count": Field("int32")}, 8, observations=False, actions=False)
+    for _ in range(2):
+        rollout.collect()
+    assert "byte-identical" in rollout.warning
+    apart = stored_as(make_chain, at_random, {"count": Field("int32")}, 8, observations=False, actions=False)
+    for _ in range(2):
+        apart.collect()
+    assert apart.warning == ""
+
+
 def test_truncation_keeps_the_final_observation() -> None:
     bundle = roll(
         lambda: make_chain(length=4, observation="box", max_steps=3, step_reward=0.5), left

@@ -95,3 +95,41 @@ def test_a_shard_that_is_away_is_not_taken_for_one_that_lost_all() -> None:
         for index, ask in sampler.asks(float(turn), 0):
             sampler.replied(index, *away[index].answer(ask))
     assert sampler.limiter.insert_ceiling() == 16 * TICKS
+
+
+def whole_sessions(ask: SampleAsk, inserted: int) -> tuple[SampleReply, list[np.ndarray]]:
+    """A shard's answer that holds so many ticks, of which all may be sampled again and again."""
+    reply = SampleReply(
+        ask=ask.ask, count=ask.count, mass=inserted, inserted_ticks=inserted, boot_id="a", ticks=inserted
+    )
+    return reply, [
+        np.zeros((ask.count, TICKS), np.float32),
+        np.zeros(ask.count, np.int64),
+    ] if ask.count else []
+
+
+def test_a_whole_session_counts_all_its_ticks() -> None:
+    """Each stored tick is sampled `samples_per_insert` times, also where sessions are sampled whole."""
+    spec = ReplaySpec(
+        kind="uniform",
+        ticks=TICKS,
+        batch=4,
+        window=0,
+        capacity_bytes=10**6,
+        min_ticks=8,
+        samples_per_insert=2.0,
+    )
+    sampler = Sampler(SCHEMA, spec, seed=1)
+    sampler.shards_listed({0: "a"})
+    inserted = batches = 0
+    for turn in range(5000):
+        ceiling = sampler.limiter.insert_ceiling()
+        assert ceiling is not None
+        if inserted < ceiling:
+            inserted += 3 * TICKS
+        for index, ask in sampler.asks(float(turn), 0):
+            sampler.replied(index, *whole_sessions(ask, inserted))
+        if sampler.next_batch() is not None:
+            batches += 1
+    assert sampler.sampled_total == batches * 4 * TICKS
+    assert 1.7 < sampler.sampled_total / inserted < 2.3

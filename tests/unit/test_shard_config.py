@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from p2prl.errors import UsageError
 from p2prl.nodes.charges import Plan
 from p2prl.nodes.options import HostOptions
 from p2prl.nodes.prepare import prepare
 from p2prl.nodes.wiring import ShardConfig
-from p2prl.settings import find_experiment, overlay
+from p2prl.settings import find_experiment, overlay, with_agent
 
 
 @pytest.mark.usefixtures("home")
@@ -27,3 +28,35 @@ def test_each_shard_gets_its_part_of_a_nodes_quota_and_the_disks_interval(tmp_pa
         assert config.node_bytes_per_s == 5_000_000
         assert config.node_bundles_per_s == 500
         assert config.run.env.max_episode_steps == 20
+
+
+_ONCE = """
+from p2prl.learn.contracts import Field, ReplaySpec
+from tests.samples.idle import Idle
+
+class Once(Idle):
+    def fields(self):
+        return {"state": Field("float32", (2,), once=True)}
+
+    def replay(self):
+        return ReplaySpec(ticks=8, window=WINDOW, capacity_bytes=1_000_000, observations=False, actions=False)
+"""
+
+
+@pytest.mark.usefixtures("home")
+def test_windows_of_what_is_stored_once_are_refused_before_there_is_a_folder(tmp_path: Path) -> None:
+    agent, results = tmp_path / "once.py", tmp_path / "results"
+    experiment = with_agent(find_experiment("chain"), f"{agent}:Once")
+    agent.write_text(_ONCE.replace("WINDOW", "2"))
+    with pytest.raises(UsageError, match=r"stores state once a session.*must say window=0"):
+        prepare(experiment, results, False)
+    assert not results.exists()
+
+
+@pytest.mark.usefixtures("home")
+def test_what_an_agent_does_not_want_stored_is_not_in_the_runs_schema(tmp_path: Path) -> None:
+    agent = tmp_path / "once.py"
+    agent.write_text(_ONCE.replace("WINDOW", "0"))
+    experiment = with_agent(find_experiment("chain"), f"{agent}:Once")
+    prepared = prepare(experiment, tmp_path / "results", False)
+    assert [column.name for column in prepared.run.schema.columns] == ["reward", "flags", "state"]

@@ -235,7 +235,18 @@ def test_schema_of_a_session() -> None:
     assert schema.session_bytes() == 9 * 1 + 8 * (12 + 4 + 1 + 12)
 
 
-@pytest.mark.parametrize("name", ["obs", "reward", "flags", "action.x", "version"])
+def test_schema_of_a_session_without_observations_and_with_a_field_that_is_stored_once() -> None:
+    spec = EnvSpec("Test-v0", plain(gs.Dict({"a": gs.Discrete(5)})), plain(gs.Discrete(2)))
+    fields = {"state": Field("float32", (3,), once=True)}
+    schema = session_schema(spec, fields, 8, observations=False, actions=False)
+    assert [c.name for c in schema.columns] == ["reward", "flags", "state"]
+    assert schema.needs_whole_sessions
+    assert [schema.rows(c) for c in schema.columns] == [8, 8, 1]
+    assert check_schema(schema) == ""
+    assert schema.session_bytes() == 8 * (4 + 1) + 12
+
+
+@pytest.mark.parametrize("name", ["obs", "reward", "flags", "action.x", "version", "probability"])
 def test_a_field_may_not_take_a_reserved_name(name: str) -> None:
     spec = EnvSpec("Test-v0", plain(gs.Discrete(5)), plain(gs.Discrete(2)))
     with pytest.raises(UsageError, match="rename it"):

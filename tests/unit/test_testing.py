@@ -7,6 +7,7 @@ from importlib import metadata
 from typing import Any
 
 import gymnasium as gym
+import msgspec
 import numpy as np
 import pytest
 from p2prl_agents.dqn import DQN, DQNActor, DQNLearner
@@ -131,6 +132,121 @@ def test_bad_fields_and_replay_are_named() -> None:
         check_agent(BadField, CHAIN, SETTINGS)
     with pytest.raises(AssertionError, match="window 5"):
         check_agent(BadWindow, CHAIN, SETTINGS)
+
+    class BadOnce(DQN):
+        def fields(self) -> Mapping[str, Field]:
+            return {"state": Field("float32", (2,), once=True)}
+
+    with pytest.raises(AssertionError, match="only 0, whole sessions, will do"):
+        check_agent(BadOnce, CHAIN, SETTINGS)
+
+
+class Prioritised(Meddling):
+    """DQN that uses its probabilities, as far as the contract goes."""
+
+    given: Any = staticmethod(lambda probability: 2.0 / probability)
+
+    def replay(self) -> ReplaySpec:
+        return msgspec.structs.replace(super().replay(), kind="prioritised")
+
+    def learner(self, device: str, seed: int) -> DQNLearner:
+        given = self.given
+
+        class Ranking(DQNLearner):
+            def update(self, batch: Any) -> Update:
+                update = super().update(batch)
+                return Update(metrics=update.metrics, priorities=given(batch["probability"]))
+
+        return Ranking(self, device, seed)
+
+
+def test_an_agent_with_prioritised_replay_passes() -> None:
+    check_agent(Prioritised, CHAIN, SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (lambda p: p[:3], r"have the shape \(3,\), not \(8,\)"),
+        (lambda p: p.astype(np.float64), "have the dtype float64"),
+        (lambda p: p * 0, r"a priority is 0\.0"),
+        (lambda p: p * np.nan, "a priority is nan"),
+    ],
+)
+def test_priorities_that_cannot_be_are_named(given: Any, said: str) -> None:
+    class Broken(Prioritised):
+        pass
+
+    Broken.given = staticmethod(given)
+    with pytest.raises(AssertionError, match=said):
+        check_agent(Broken, CHAIN, SETTINGS)
+
+
+def test_priorities_without_prioritised_replay_are_named() -> None:
+    class Ranking(DQNLearner):
+        def update(self, batch: Any) -> Update:
+            return Update(priorities=np.ones(8, np.float32))
+
+    class Broken(Meddling):
+        learner_type = Ranking
+
+    with pytest.raises(AssertionError, match=r"replay\(\)\.kind is 'uniform'"):
+        check_agent(Broken, CHAIN, SETTINGS)
+
+
+class ReturnsAlone:
+    """Sees nothing but rewards, and a state that is stored once."""
+
+    class Settings(msgspec.Struct, frozen=True):
+        """None."""
+
+    ladder = 1
+
+    def __init__(self, env: Any, settings: Any) -> None:
+        pass
+
+    def fields(self) -> Mapping[str, Field]:
+        return {"state": Field("float32", (2,), once=True)}
+
+    def replay(self) -> ReplaySpec:
+        return ReplaySpec(kind="queue", ticks=5, batch=4, window=0, observations=False, actions=False)
+
+    def actor(self) -> Any:
+        return ReturnsAloneActor()
+
+    def learner(self, device: str, seed: int) -> Any:
+        return ReturnsAloneLearner()
+
+
+class ReturnsAloneActor:
+    def load(self, weights: Weights) -> None:
+        pass
+
+    def start(self, slots: int) -> dict[str, Array]:
+        return {"state": np.zeros((slots, 2), np.float32)}
+
+    def act(self, obs: Any, state: Any, explore: Explore | None) -> Any:
+        return np.zeros(len(obs), np.uint8), {"state": state["state"] + 1}, state
+
+
+class ReturnsAloneLearner:
+    def update(self, batch: Any) -> Update:
+        shapes = {name: values.shape for name, values in batch.items()}
+        assert shapes == {"reward": (4, 5), "flags": (4, 5), "state": (4, 1, 2), "version": (4,)}
+        return Update()
+
+    def weights(self) -> Weights:
+        return {"none": np.zeros(1)}
+
+    def save(self) -> Mapping[str, Array]:
+        return {}
+
+    def load(self, state: Mapping[str, Array]) -> None:
+        pass
+
+
+def test_an_agent_that_needs_no_observations_is_given_none() -> None:
+    check_agent(ReturnsAlone, CHAIN)
 
 
 def test_a_sound_agent_passes() -> None:

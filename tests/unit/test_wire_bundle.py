@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from p2prl.core.messages import REFUSALS, BundleHeader
-from p2prl.core.schema import DTYPE_SIZES, Column, SessionSchema
+from p2prl.core.schema import DTYPE_SIZES, Column, SessionSchema, check_schema
 from p2prl.errors import LocalProtocolError, RemoteProtocolError
 from p2prl.wire.blocks import Array, pack, unpack
 from p2prl.wire.bundle import MAX_SLOTS, decode_bundle, encode_bundle
@@ -41,8 +41,9 @@ shapes = hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3)
 @st.composite
 def bundles(draw: st.DrawFn) -> tuple[SessionSchema, int, dict[str, Array]]:
     """Any schema, and arrays of any bits for it."""
+    kinds = st.sampled_from([{}, {"extra_row": True}, {"once": True}])
     columns = tuple(
-        Column(f"c{index}", draw(dtypes), draw(shapes), draw(st.booleans()))
+        Column(f"c{index}", draw(dtypes), draw(shapes), **draw(kinds))
         for index in range(draw(st.integers(1, 4)))
     )
     schema = SessionSchema(ticks=draw(st.integers(1, 5)), columns=columns)
@@ -175,3 +176,15 @@ def test_our_own_mistakes_are_ours() -> None:
         pack(np.array(["text"]))
     with pytest.raises(LocalProtocolError, match="fewer --envs"):
         pack_up(SessionSchema(1 << 20, CARTPOLE.columns), 1000, arrays)
+
+
+def test_the_name_of_a_schema_is_what_it_was_before_columns_were_stored_once() -> None:
+    """Nodes of both kinds play one run."""
+    assert CARTPOLE.digest().hex() == "9852f311bf5d01e2"
+    once = msgspec.structs.replace(CARTPOLE.columns[0], extra_row=False, once=True)
+    assert SessionSchema(8, (once,)).digest() != SessionSchema(8, CARTPOLE.columns[:1]).digest()
+
+
+def test_a_column_has_one_row_or_one_more_than_ticks_not_both() -> None:
+    both = Column("state", "float32", (), extra_row=True, once=True)
+    assert "'state' cannot have one row" in check_schema(SessionSchema(4, (both,)))
