@@ -92,9 +92,8 @@ class Sampler:
     def why_waiting(self) -> str:
         """One line for people: why there is no batch."""
         inserted, spec = self.inserted_ticks, self._spec
-        down = [index for index, shard in self._shards.items() if not shard.boot_id]
-        if down or not self._shards:
-            return f"waiting for shard {down[0]}" if down else "waiting for shards"
+        if not any(shard.boot_id for shard in self._shards.values()):
+            return "waiting for shards"
         if inserted < spec.min_ticks and not self._queue:
             return f"waiting for sessions: {inserted} of {spec.min_ticks} ticks before the first update"
         if self.limiter.can_sample(spec.batch * self._ticks_each):

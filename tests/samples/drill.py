@@ -9,7 +9,17 @@ import msgspec
 import numpy as np
 
 from p2prl.core.spaces import EnvSpec
-from p2prl.learn.contracts import Array, Batch, Field, ReplaySpec, Update, Weights
+from p2prl.learn.contracts import (
+    Array,
+    Batch,
+    Explore,
+    Field,
+    ReplaySpec,
+    State,
+    Tree,
+    Update,
+    Weights,
+)
 from tests.samples.idle import IdleActor
 
 
@@ -61,6 +71,24 @@ class Drill:
     def learner(self, device: str, seed: int) -> DrillLearner:
         """Counting."""
         return DrillLearner(self.settings.raises_in)
+
+
+class Coin(Drill):
+    """Drill, whatever is observed."""
+
+    def actor(self) -> IdleActor:
+        """Tosses a coin for each slot."""
+        return CoinActor()
+
+
+class CoinActor(IdleActor):
+    """For observations that are a dict."""
+
+    def act(
+        self, obs: Tree, state: State, explore: Explore | None
+    ) -> tuple[Tree, State, Mapping[str, Array]]:
+        """0 or 1 per slot."""
+        return super().act(next(iter(obs.values())), state, explore)
 
 
 class DrillLearner:
