@@ -171,3 +171,17 @@ class Odd(gym.Env[Any, Any]):
 
     def _observe(self) -> dict[str, Any]:
         return {"place": np.array([self.np_random.random(), self._obs], np.float32), "lamp": 1}
+
+
+class Acts(Noise):
+    """Takes actions of any kind.
+
+    Args:
+        space: a name of ACTIONS in tests/unit/test_unfit_agents.py.
+    """
+
+    def __init__(self, space: str) -> None:
+        super().__init__(size=4)
+        from tests.unit.test_unfit_agents import ACTIONS
+
+        self.action_space = ACTIONS[space]
