@@ -8,8 +8,17 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 
-from p2prl.learn.contracts import Array, Batch, ReplaySpec, Update, Weights
-from tests.samples.idle import Idle, IdleSettings
+from p2prl.learn.contracts import (
+    Array,
+    Batch,
+    Explore,
+    ReplaySpec,
+    State,
+    Tree,
+    Update,
+    Weights,
+)
+from tests.samples.idle import Idle, IdleActor, IdleSettings
 
 
 class DrillSettings(IdleSettings, frozen=True, forbid_unknown_fields=True):
@@ -49,6 +58,24 @@ class Drill(Idle):
     def learner(self, device: str, seed: int) -> DrillLearner:
         """Counting."""
         return DrillLearner(self.settings.raises_in)
+
+
+class Coin(Drill):
+    """Drill, whatever is observed."""
+
+    def actor(self) -> IdleActor:
+        """Tosses a coin for each slot."""
+        return CoinActor()
+
+
+class CoinActor(IdleActor):
+    """For observations that are a dict."""
+
+    def act(
+        self, obs: Tree, state: State, explore: Explore | None
+    ) -> tuple[Tree, State, Mapping[str, Array]]:
+        """0 or 1 per slot."""
+        return super().act(next(iter(obs.values())), state, explore)
 
 
 class DrillLearner:
