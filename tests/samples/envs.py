@@ -162,7 +162,7 @@ class Odd(gym.Env[Any, Any]):
         self._ticks += 1
         if self._limit and self._steps >= self._limit:
             threading.Event().wait()
-        time.sleep(0.002)
+        threading.Event().wait(0.002)
         obs = self._observe()
         if self.np_random.random() < self._nan_obs:
             obs["place"][1] = np.nan
