@@ -157,7 +157,8 @@ def make_agent(cls: type[Agent], env: EnvSpec, settings: Mapping[str, Any]) -> A
     """An agent bound to an environment, its settings checked.
 
     Raises:
-        UsageError: an unknown setting, a bad value, or spaces that the algorithm cannot act in.
+        UsageError: an unknown setting, a bad value, or spaces that the algorithm cannot act in; then the text names the
+            installed agents that can.
     """
     known = [field.encode_name for field in msgspec.structs.fields(cls.Settings)]
     for key in settings:
@@ -169,7 +170,27 @@ def make_agent(cls: type[Agent], env: EnvSpec, settings: Mapping[str, Any]) -> A
         text, _, place = str(error).replace("`", "").partition(" - at $.")
         where = f"{cls.__name__}'s setting {place!r}" if place else f"{cls.__name__}'s settings"
         raise UsageError(f"{where}: {text[:1].lower()}{text[1:]}") from error
-    return cls(env, converted)
+    try:
+        return cls(env, converted)
+    except UsageError as error:
+        if _can_act(cls, env):
+            raise  # so it is the settings that do not fit each other
+        raise UsageError(f"{error}; {_agents_for(env)}") from error
+
+
+def _agents_for(env: EnvSpec) -> str:
+    """Which installed agents can act in an environment's spaces, in words. They are all imported; none needs torch."""
+    able = [name for name in agent_names() if _can_act(name, env)]
+    return f"agents that can: {', '.join(able)}" if able else "no installed agent can"
+
+
+def _can_act(agent: str | type[Agent], env: EnvSpec) -> bool:
+    try:
+        cls = resolve_agent(agent) if isinstance(agent, str) else agent
+        cls(env, cls.Settings())
+    except Exception:  # noqa: BLE001 - perhaps a broken package, which is not the one that was asked for
+        return False
+    return True
 
 
 def provider(source: Any) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, get_args
 
 import gymnasium as gym
 import numpy as np
@@ -31,9 +31,10 @@ from p2prl.learn.contracts import (
 )
 from p2prl.learn.spaces import action_for_env, agent_schema, env_spec, join, split
 from p2prl.registry import make_agent
+from p2prl.replay.params import ReplayKind
 
 _SLOTS = 3
-_KINDS = ("queue", "uniform", "prioritised")
+_KINDS = get_args(ReplayKind)
 
 
 def check_agent(
@@ -194,6 +195,8 @@ def _batches(agent: Agent, env: EnvSpec, count: int) -> list[dict[str, Array]]:
         batch["version"] = np.zeros(replay.batch, np.int64)
         if replay.kind == "prioritised":
             batch["probability"] = rng.uniform(0.1, 10.0, replay.batch).astype(np.float32)
+        elif replay.kind == "uniform":
+            batch["probability"] = np.ones(replay.batch, np.float32)
         batches.append(batch)
     return batches
 

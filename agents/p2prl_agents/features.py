@@ -22,7 +22,7 @@ class Features:
     """Flattens an environment's observations.
 
     Discrete leaves become one-hot. Boxes of integers are scaled by their own bounds to [0, 1]: bytes from 0 to 255 too,
-    while planes of 0 and 1 stay as they are. So do floats: an agent that wants them normalised does that itself.
+    while planes of 0 and 1 stay as they are. Floats stay as they are: an agent that wants them normalised does so.
 
     Attributes:
         size: the vector's length.
