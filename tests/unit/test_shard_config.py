@@ -8,6 +8,7 @@ import msgspec
 import psutil
 import pytest
 
+from p2prl.core.schema import Column, SessionSchema
 from p2prl.errors import LimitsForbid, UsageError
 from p2prl.learn.contracts import ReplaySpec
 from p2prl.nodes.charges import Plan
@@ -90,3 +91,22 @@ def test_an_unknown_kind_of_replay_is_refused(tmp_path: Path) -> None:
     experiment = with_agent(find_experiment("chain"), f"{agent}:Once")
     with pytest.raises(UsageError, match="kind=sorted is not one of queue, uniform, prioritised"):
         prepare(experiment, tmp_path / "results", False)
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        (ReplaySpec(batch=100_001), "more than the 100000 samples"),
+        (ReplaySpec(kind="queue", batch=50_001), "more than the 50000 samples"),
+        (ReplaySpec(window=0, batch=640, ticks=64), r"1174 MB of samples at once: at most 585 can"),
+        (
+            ReplaySpec(kind="queue", window=0, batch=320, ticks=64),
+            r"1174 MB of samples at once: at most 292 can",
+        ),
+    ],
+)
+def test_a_batch_that_no_shard_would_send_is_refused_at_the_start(spec: ReplaySpec, said: str) -> None:
+    images = SessionSchema(64, (Column("obs", "uint8", (84, 84, 4), extra_row=True),))
+    enough = 100_001 * images.session_bytes()
+    with pytest.raises(UsageError, match=said):
+        check_memory(images, msgspec.structs.replace(spec, capacity_bytes=enough))
