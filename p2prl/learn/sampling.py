@@ -120,12 +120,17 @@ class Sampler:
 
     def why_waiting(self) -> str:
         """One line for people: why there is no batch."""
-        inserted = self.inserted_ticks
-        if not self._shards:
+        inserted, spec = self.inserted_ticks, self._spec
+        if not any(shard.boot_id for shard in self._shards.values()):
             return "waiting for shards"
-        if inserted < self._spec.min_ticks and not self._queue:
-            return f"waiting for sessions: {inserted} of {self._spec.min_ticks} ticks before the first update"
-        return "waiting for sessions"
+        if inserted < spec.min_ticks and not self._queue:
+            return f"waiting for sessions: {inserted} of {spec.min_ticks} ticks before the first update"
+        if self.limiter.can_sample(spec.batch * self._ticks_each):
+            return "waiting for sessions, or for the shards' answer"
+        if not self._queue:
+            ratio = f"samples_per_insert = {spec.samples_per_insert:g}"
+            return f"waiting for sessions: what is stored was sampled as often as {ratio} allows"
+        return f"waiting for sessions: an update takes {spec.batch * self._ticks_each} ticks"
 
     # --- events
 

@@ -22,6 +22,7 @@ from p2prl.nodes.wiring import ShardConfig, Staff, push_port, sample_port
 from p2prl.wire import frames
 from p2prl.wire.bundle import MAX_PAYLOAD_BYTES, encode_bundle
 from tests import kit
+from tests.conftest import run_until
 from tests.unit.replay_kit import BOOT, CARTPOLE, RUN, make_bundle, play
 
 ANN, BOB, EVE = new_key_pair(), new_key_pair(), new_key_pair()
@@ -119,14 +120,7 @@ class Alone:
         self.until(lambda: self.shard.guests.access == access)
 
     def until(self, condition: Callable[[], object], timeout: float = 10.0) -> None:
-        found = False
-
-        def look() -> bool:
-            nonlocal found
-            found = found or bool(condition())
-            return found
-
-        assert self.loop.run_on(look, timeout), f"not within {timeout} s; refused: {self.refused()}"
+        run_until(self.loop, condition, timeout, lambda: f"refused: {self.refused()}")
 
     def dial(
         self, keys: KeyPair | None, port: int = 0, server_key: str | None = HOST.public, **more: Any

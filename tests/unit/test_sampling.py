@@ -136,6 +136,28 @@ def test_a_whole_session_counts_all_its_ticks() -> None:
     assert 1.7 < sampler.sampled_total / inserted < 2.3
 
 
+def test_it_says_what_it_waits_for() -> None:
+    """G3, case 35: sessions, the limiter, or shards."""
+    uniform = ReplaySpec(kind="uniform", ticks=TICKS, batch=4, window=1, min_ticks=40, samples_per_insert=2.0)
+    sampler = Sampler(SCHEMA, uniform, seed=1)
+    assert sampler.why_waiting() == "waiting for shards"
+    shard = Queue("a", 3, 3 * TICKS)
+    listen(sampler, {0: shard}, 0.0)
+    assert sampler.why_waiting() == "waiting for sessions: 12 of 40 ticks before the first update"
+    shard.take(28)
+    shard.sessions = 0  # nothing can be sampled, for whatever reason
+    listen(sampler, {0: shard}, 1.0)
+    assert sampler.why_waiting() == "waiting for sessions, or for the shards' answer"
+    sampler.limiter.sampled(100_000)
+    limit = "what is stored was sampled as often as samples_per_insert = 2 allows"
+    assert sampler.why_waiting() == f"waiting for sessions: {limit}"
+    sampler.shards_listed({0: ""})
+    assert sampler.why_waiting() == "waiting for shards"
+    queue = Sampler(SCHEMA, SPEC, seed=1)
+    listen(queue, {0: Queue("a")}, 0.0)
+    assert queue.why_waiting() == "waiting for sessions: an update takes 16 ticks"
+
+
 @pytest.mark.parametrize("kind", ["uniform", "prioritised"])
 def test_a_shard_that_had_nothing_is_sampled_as_soon_as_it_has_while_the_trainer_is_busy(kind: str) -> None:
     """Not only when the other shards have left the trainer waiting."""
