@@ -7,6 +7,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -36,7 +37,15 @@ _NAMESPACES = {
     "dm_control": "shimmy[dm-control]",
     "procgen": "procgen",
 }
+#: Ids whose spaces or seeds cannot be taken as they are, and how to ask for them.
+_ASKED_AS = (
+    (re.compile(r"((?:MiniGrid|BabyAI)-.+)"), "--env minigrid --set env.args.env={}"),
+    (re.compile(r"mobile-(small|medium|large)-.+"), "--env mobile --set env.args.size={}"),
+)
 _AGENT_PARTS = ("Settings", "ladder", "fields", "replay", "actor", "learner")
+
+# Half of all environments import pygame, which greets on stdout; with --json that is JSON's alone.
+os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 
 
 class EnvFactory:
@@ -105,6 +114,9 @@ def make_env_factory(env_id: str, args: Mapping[str, Any], provided_by: str = ""
     except (gym_error.DependencyNotInstalled, ImportError) as error:
         raise _missing(env_id, error, provided_by) from error
     except gym_error.Error as error:
+        for pattern, flags in _ASKED_AS:
+            if asked := pattern.fullmatch(env_id):
+                raise UsageError(f"{env_id} is to be had as {flags.format(asked[1])}") from error
         raise _unknown_env(env_id, error, provided_by) from error
     return EnvFactory(env_id, source, lambda **kwargs: gym.make(env_id, **kwargs), args)
 
@@ -299,7 +311,31 @@ def _missing(name: str, error: Exception, provided_by: str = "") -> MissingPacka
         package = module
     if not package:
         return MissingPackage(f"{name} cannot be imported: {_line(error)}")
+    package = _our_extra(package) or package
     return MissingPackage(f'{name} needs a package that is missing here: pip install "{package}"', package)
+
+
+def _our_extra(package: str) -> str:
+    """`p2prl[box2d]` for a package that one of p2prl's own extras brings, else nothing.
+
+    The smallest such extra; `package` may be a module's name, as `mobile_env`.
+    """
+    brings: dict[str, set[str]] = {}
+    try:
+        lines = metadata.requires("p2prl") or []
+    except metadata.PackageNotFoundError:  # a source tree on the path, not installed
+        return ""
+    for line in lines:
+        wanted, extra = re.match(r"[^\s<>=!~;(]+", line), re.search(r"extra == ['\"]([^'\"]+)", line)
+        if wanted and extra:
+            brings.setdefault(extra[1], set()).add(_plain(wanted[0]))
+    having = [extra for extra, packages in brings.items() if _plain(package) in packages]
+    return f"p2prl[{min(having, key=lambda extra: len(brings[extra]))}]" if having else ""
+
+
+def _plain(package: str) -> str:
+    """As package indexes compare names."""
+    return re.sub(r"[-_.]+", "-", package).lower()
 
 
 def _unknown_env(env_id: str, error: Exception, provided_by: str = "") -> P2prlError:

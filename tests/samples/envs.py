@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from typing import Any
 
 import gymnasium as gym
@@ -70,13 +69,14 @@ class Paced(Noise):
     """Noise at a pace, so that many players cost a machine next to nothing, in episodes that each give their length.
 
     Args:
-        tick_s: seconds of one step.
+        tick_s: seconds of one step: the environment is slow.
         episode: steps of an episode.
     """
 
     def __init__(self, size: int = 64, tick_s: float = 0.005, episode: int = 100) -> None:
         super().__init__(size)
         self._tick_s, self._episode = tick_s, episode
+        self._never = threading.Event()
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -87,7 +87,7 @@ class Paced(Noise):
 
     def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """The next tick."""
-        time.sleep(self._tick_s)
+        self._never.wait(self._tick_s)
         obs, _, _, _, info = super().step(action)
         return obs, 1.0, self._steps >= self._episode, False, info
 
@@ -162,7 +162,7 @@ class Odd(gym.Env[Any, Any]):
         self._ticks += 1
         if self._limit and self._steps >= self._limit:
             threading.Event().wait()
-        time.sleep(0.002)
+        threading.Event().wait(0.002)
         obs = self._observe()
         if self.np_random.random() < self._nan_obs:
             obs["place"][1] = np.nan

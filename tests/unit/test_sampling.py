@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from p2prl.core.messages import SampleAsk, SampleReply
 from p2prl.core.schema import Column, SessionSchema
@@ -155,3 +156,41 @@ def test_it_says_what_it_waits_for() -> None:
     queue = Sampler(SCHEMA, SPEC, seed=1)
     listen(queue, {0: Queue("a")}, 0.0)
     assert queue.why_waiting() == "waiting for sessions: an update takes 16 ticks"
+
+
+@pytest.mark.parametrize("kind", ["uniform", "prioritised"])
+def test_a_shard_that_had_nothing_is_sampled_as_soon_as_it_has_while_the_trainer_is_busy(kind: str) -> None:
+    """Not only when the other shards have left the trainer waiting."""
+    spec = ReplaySpec(kind=kind, ticks=TICKS, batch=4, window=1, min_ticks=0)
+    sampler = Sampler(SCHEMA, spec, seed=1)
+    sampler.shards_listed({0: "a", 1: "a"})
+    asked = {0: 0, 1: 0}
+    for turn in range(100):
+        held = {0: 80, 1: 80 if turn > 20 else 0}
+        for index, ask in sampler.asks(turn * 0.01, 0):
+            asked[index] += ask.count
+            count, total = (ask.count, float(held[index])) if held[index] else (0, 0.0)
+            reply = SampleReply(
+                ask=ask.ask,
+                count=count,
+                mass=held[index],
+                inserted_ticks=80,
+                boot_id="a",
+                priority_total=total,
+            )
+            parts = [np.zeros((count, 1), np.float32), np.zeros(count, np.int64)]
+            parts += [np.zeros((count, 2), np.int64), np.ones(count, np.float32)] * (kind == "prioritised")
+            sampler.replied(index, reply, parts if count else [])
+        assert turn < 2 or sampler.next_batch() is not None, "the trainer waits"
+    assert asked[1] > 50
+
+
+def test_a_uniform_batch_says_that_each_sample_was_as_likely_as_any() -> None:
+    sampler = Sampler(SCHEMA, ReplaySpec(kind="uniform", ticks=TICKS, batch=4, window=0, min_ticks=0), seed=1)
+    sampler.shards_listed({0: "a"})
+    for turn in range(2):
+        for index, ask in sampler.asks(float(turn), 0):
+            sampler.replied(index, *whole_sessions(ask, 80))
+    batch = sampler.next_batch()
+    assert batch is not None
+    assert batch["probability"].tolist() == [1.0] * 4
