@@ -194,6 +194,25 @@ def test_priorities_without_prioritised_replay_are_named() -> None:
         check_agent(Broken, CHAIN, SETTINGS)
 
 
+@pytest.mark.parametrize(
+    ("where", "said"), [("weights", r"weights\(\) are not"), ("save", r"save\(\) holds NaN")]
+)
+def test_weights_or_a_state_that_are_no_numbers_are_named(where: str, said: str) -> None:
+    class Spoilt(DQNLearner):
+        def weights(self) -> Any:
+            bad = where == "weights" and self._updates
+            return {**super().weights(), "extra": np.float32(np.inf if bad else 1)}
+
+        def save(self) -> Any:
+            return {**super().save(), "extra": np.float32(np.nan if where == "save" else np.inf)}
+
+    class Broken(Meddling):
+        learner_type = Spoilt
+
+    with pytest.raises(AssertionError, match=said):
+        check_agent(Broken, CHAIN, SETTINGS)
+
+
 class ReturnsAlone:
     """Sees nothing but rewards, and a state that is stored once."""
 
