@@ -121,8 +121,11 @@ class Rollout:
         """See the class."""
         return self._watch.warning
 
-    def collect(self) -> Bundle:
+    def collect(self, after_tick: Callable[[], None] | None = None) -> Bundle:
         """Play T ticks in every slot.
+
+        Args:
+            after_tick: called after each tick, for work that goes on beside play. It must not raise.
 
         Raises:
             EnvironmentFailed: an environment raises again and again, or gives a reward that it says cannot be (a host
@@ -134,6 +137,8 @@ class Rollout:
         episodes: list[tuple[float, int, float]] = []
         for tick in range(self._schema.ticks):
             self._tick(tick, columns, episodes)
+            if after_tick is not None:
+                after_tick()
         self._first = {name: columns[name][-1].copy() for name, _ in self._writers}
         if not self._watch.done:
             self._watch.see(columns, [name for name, _ in self._writers])

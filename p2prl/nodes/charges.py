@@ -100,6 +100,8 @@ class Plan:
             code_ttl_s=self.options.code_ttl_s,
             approve=self.options.approve,
             addresses=_reachable(self.options),
+            eval_share=self.options.experiment.play.eval_share,
+            eval_episodes=self.options.experiment.play.eval_episodes,
         )
 
     def _shard_maker(self, index: int) -> Callable[[], ShardConfig]:
@@ -142,6 +144,8 @@ class Plan:
             publish_interval_s=train.publish_interval_s,
             checkpoint_interval_s=train.checkpoint_interval_s,
             keep_checkpoints=train.keep_checkpoints,
+            evaluates=self.options.experiment.play.eval_share > 0,
+            goal=self.options.experiment.stop.mean_return,
         )
 
     def _member_config(self) -> MemberConfig:

@@ -42,7 +42,11 @@ class Meta(msgspec.Struct, frozen=True):
 
     Attributes:
         sampled: ticks taken so far: one a window, all those of a whole session.
+        inserted: ticks inserted so far, as far as the trainer knew.
         return_mean: mean return of the last `return_episodes` episodes of the least exploring slots, or None.
+        returns: the last episodes' returns (core/episodes.py), so that a run can go on from here.
+        eval_mean, eval_low, eval_high: of `eval_episodes` greedy episodes with these very weights, and the 95 %
+            confidence interval; None if they were not evaluated.
     """
 
     version: int
@@ -52,6 +56,28 @@ class Meta(msgspec.Struct, frozen=True):
     episodes: int = 0
     return_mean: float | None = None
     return_episodes: int = 0
+    inserted: int = 0
+    returns: dict[str, list[float]] = {}
+    eval_mean: float | None = None
+    eval_low: float | None = None
+    eval_high: float | None = None
+    eval_episodes: int = 0
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """A state of the learner that may become a checkpoint."""
+
+    meta: Meta
+    learner: Mapping[str, npt.NDArray[Any]]
+    weights: Mapping[str, npt.NDArray[Any]]
+
+    def copy(self) -> Snapshot:
+        """One that later updates do not change: what a learner saves may be its own memory."""
+        learner, weights = (
+            {name: np.array(value) for name, value in arrays.items()}
+            for arrays in (self.learner, self.weights)
+        )
+        return Snapshot(self.meta, learner, weights)
 
 
 class Checkpoint(msgspec.Struct, frozen=True):

@@ -10,7 +10,12 @@ from p2prl.net.keys import KeyPair
 
 
 class TrainerConfig(msgspec.Struct, frozen=True):
-    """The trainer's. `agent` names it as on this machine; `host` is where the broker listens for it."""
+    """The trainer's. `agent` names it as on this machine; `host` is where the broker listens for it.
+
+    Attributes:
+        evaluates: players evaluate, and `best` is chosen by that.
+        goal: the mean return that ends the run; None if none does.
+    """
 
     run: RunSpec
     agent: str
@@ -24,3 +29,5 @@ class TrainerConfig(msgspec.Struct, frozen=True):
     publish_interval_s: float
     checkpoint_interval_s: float
     keep_checkpoints: int
+    evaluates: bool = False
+    goal: float | None = None
