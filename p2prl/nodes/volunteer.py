@@ -43,7 +43,11 @@ class Volunteer:
             return
         self.under_way[said.job] = steps = max(said.steps, self.under_way[said.job])
         if said.over:
-            self._over(m.EvalResult(job=said.job, episodes=said.episodes, steps=steps, failure=said.failure))
+            self._over(
+                m.EvalResult(
+                    job=said.job, episodes=said.episodes, steps=steps, failure=said.failure, faulty=faulty
+                )
+            )
 
     def forget(self) -> None:
         """The host began another run, or this member leaves: what becomes of the players' jobs is of no interest."""
