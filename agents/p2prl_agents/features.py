@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 
@@ -22,12 +22,14 @@ class Features:
         size: the vector's length.
     """
 
-    def __init__(self, env: EnvSpec) -> None:
-        """Raises UsageError where a discrete leaf has too many categories."""
+    def __init__(self, env: EnvSpec, names: Collection[str] | None = None) -> None:
+        """Of all leaves, or of those in `names`. Raises UsageError where a discrete leaf has too many categories."""
         self._space = env.observation
         self._parts: list[tuple[str, Leaf, Callable[[Array], Array]]] = []
         self.size = 0
         for name, leaf in leaves(env.observation, "obs"):
+            if names is not None and name not in names:
+                continue
             size, convert = _converter(env.id, name, leaf)
             self._parts.append((name, leaf, convert))
             self.size += size

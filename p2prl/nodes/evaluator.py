@@ -27,7 +27,7 @@ log = logging.getLogger("p2prl")
 #: Environments beside those of play, at most; kept from job to job.
 _MOST_ENVS = 4
 #: How long a turn may take while play waits: the member's words are to be heard soon.
-_TURN_S = 0.02
+_TURN_S = 0.005
 _TELL_S = 0.5
 
 
