@@ -87,7 +87,7 @@ class PlayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     eval_share: Share = 0.05
     """The share of all steps that players spend on greedy episodes, for the curve and for `best`; 0 for none."""
     eval_episodes: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 20
-    """Greedy episodes per evaluated version of the weights; the same seeds for each version."""
+    """Greedy episodes of each version that is evaluated, fewer while they are too dear; the same seeds each time."""
 
 
 class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -11,6 +11,9 @@ The cost is bounded: no job is handed out unless the steps of all jobs, this one
 steps. A job's own steps are an estimate until it is over, so a policy that lives longer than was thought overshoots, by
 the jobs that were out; then nothing is handed out until play has caught up. A candidate that would have to wait for
 that ends with the episodes that it has, if they are half of all: newer weights are of more use than more episodes.
+
+A candidate begins when the whole of it fits. Only where that would not be before the run is twice as long, it begins,
+and ends, with a job or two: a short run has few episodes to spare, and a curve of rough points is better than none.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from p2prl.core.jobs import (
+    JOB_EPISODES,
     Abandoned,
     Candidate,
     Effect,
@@ -126,7 +130,10 @@ class Evaluations:
         if self.share <= 0 or self._candidate is not None or now - self._began < MIN_INTERVAL_S:
             return False
         ready = any(one.players and one.benched_until <= now for one in self._volunteers.values())
-        return ready and self._fits(self.episodes, steps)
+        first = min(JOB_EPISODES, self.episodes)
+        return ready and (
+            self._fits(self.episodes, steps) or (self._fits(first, steps) and self._far(self.episodes, steps))
+        )
 
     # --- events
 
@@ -271,13 +278,15 @@ class Evaluations:
 
     def _judge(self, candidate: Candidate, steps: int) -> Effect | None:
         """The candidate's end: nothing more is to come, or it would have to wait for its share."""
-        waiting = [part for part in candidate.parts if part.waiting]
+        waiting = [part.episodes for part in candidate.parts if part.waiting]
         rows = [row for part in candidate.parts for row in part.results or ()]
         enough = 2 * len(rows) >= self.episodes
-        if candidate.out() or (waiting and not (enough and not self._fits(waiting[0].episodes, steps))):
+        if candidate.out() or (waiting and self._fits(waiting[0], steps)):
             return None
-        if enough:
+        if enough or (rows and waiting and self._far(sum(waiting), steps)):
             return Finished(candidate.version, rows, candidate.steps)
+        if waiting:
+            return None
         lacking = self.episodes - len(rows)
         return Abandoned(candidate.version, f"{lacking} of its episodes failed again and again")
 
@@ -324,6 +333,10 @@ class Evaluations:
         under_way = sum(max(out.steps, out.job.episodes * length) for out in self._out())
         used = self.spent + under_way + episodes * length
         return used <= self.share * (steps + used)
+
+    def _far(self, episodes: int, steps: int) -> bool:
+        """True if so many more episodes would not fit before the run is twice as long."""
+        return not self._fits(episodes, 2 * steps)
 
     def _length(self) -> float | None:
         """Steps that an episode is thought to take: the longer of play's and of evaluation's mean; None: unknown."""

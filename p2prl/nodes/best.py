@@ -27,16 +27,18 @@ class BestKeeper:
 
     Args:
         folder: of the checkpoints.
-        evaluates: players evaluate.
+        eval_episodes: greedy episodes that are asked for of each candidate; 0 if players do not evaluate. Fewer than
+            half of them are too few to choose by.
         goal: the mean return that ends the run; None if none does.
         write: writes a state as `best`; False if the disk takes nothing.
     """
 
     def __init__(
-        self, folder: Path, evaluates: bool, goal: float | None, write: Callable[[Snapshot], bool]
+        self, folder: Path, eval_episodes: int, goal: float | None, write: Callable[[Snapshot], bool]
     ) -> None:
         self._folder, self._goal, self._write = folder, goal, write
-        self.best = Best(evaluates)
+        self.best = Best(evaluates=eval_episodes > 0)
+        self._eval_episodes = eval_episodes
         self._written_at = self._offered_at = -1e9
         self._wanted = False
         #: Other weights were published since the last candidate.
@@ -102,6 +104,8 @@ class BestKeeper:
         if candidate is None or candidate.meta.version != evaluation.version:
             return  # told already, or its state went with a trainer before this one
         self._candidate = None
+        if 2 * evaluation.episodes < self._eval_episodes:
+            return
         meta = candidate.meta
         mean, high = evaluation.return_mean, evaluation.return_high
         if not self.best.by_evaluation(mean, high, meta.return_mean, meta.return_episodes):

@@ -130,7 +130,7 @@ class Plan:
         return make
 
     def _trainer_config(self) -> TrainerConfig:
-        train = self.options.experiment.train
+        train, play = self.options.experiment.train, self.options.experiment.play
         return TrainerConfig(
             run=self.prepared.run,
             agent=self.options.experiment.agent.name,
@@ -144,7 +144,7 @@ class Plan:
             publish_interval_s=train.publish_interval_s,
             checkpoint_interval_s=train.checkpoint_interval_s,
             keep_checkpoints=train.keep_checkpoints,
-            evaluates=self.options.experiment.play.eval_share > 0,
+            eval_episodes=play.eval_episodes if play.eval_share > 0 else 0,
             goal=self.options.experiment.stop.mean_return,
         )
 

@@ -54,7 +54,7 @@ class Trainer:
         self.version = -1
         self.updates = 0
         self.progress = m.RunProgress(steps=0, episodes=0, return_mean=None, return_episodes=0)
-        self.keeper = BestKeeper(self.folder, config.evaluates, config.goal, self._write_best)
+        self.keeper = BestKeeper(self.folder, config.eval_episodes, config.goal, self._write_best)
         self._sampled_before = 0
         self._unpublished = False
         self._published_at = -1e9

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -72,12 +73,40 @@ def test_a_candidate_is_wanted_when_somebody_would_play_it_and_the_whole_of_it_f
     evaluations.volunteered(A, 0)
     assert not evaluations.wants(0.0, PLENTY), "none of its players does"
     evaluations.volunteered(A, 1)
-    assert not evaluations.wants(0.0, 899), "100 steps of evaluation are a tenth of 1000"
+    for steps in (450, 899):
+        assert not evaluations.wants(0.0, steps), "100 steps of evaluation are a tenth of 1000"
     assert evaluations.wants(0.0, 900)
     assert evaluations.offered(1, 0.0, 900)
     assert not evaluations.wants(0.0, PLENTY), "one at a time"
     assert not evaluations.offered(2, 0.0, PLENTY)
     assert evaluations.version == 1
+
+
+def test_a_short_run_has_rough_points_and_a_longer_one_has_whole_ones() -> None:
+    """Episodes of 100 steps, ten a candidate, a tenth of the steps: a whole one costs 9000 steps of play."""
+    evaluations = Evaluations(0.1, 10)
+    evaluations.played([100])
+    evaluations.volunteered(A, 1)
+    points = []
+    now, began = 0.0, 0
+    for steps in range(0, 100_000, 100):
+        now += 10.0
+        if evaluations.wants(now, steps):
+            assert evaluations.offered(steps, now, steps)
+            began = steps
+        for effect in evaluations.ticked(now, steps):
+            assert not isinstance(effect, Abandoned)
+            if isinstance(effect, HandOut):
+                evaluations.result(effect.key, effect.job.id, played(effect.job, 100), now)
+            elif isinstance(effect, Finished):
+                points.append((effect.version, len(effect.episodes)))
+                assert steps <= began + 1000, "no candidate grows old"
+    assert points[0] == (3600, 4), "as soon as there are four episodes to spare"
+    assert [episodes for _, episodes in points] == sorted(episodes for _, episodes in points)
+    assert [episodes for _, episodes in points[-5:]] == [10] * 5
+    at = [version for version, _ in points]
+    assert all(after <= 4 * before for before, after in pairwise(at))
+    assert evaluations.spent <= 0.1 * (100_000 + evaluations.spent)
 
 
 def test_without_a_share_nothing_is_evaluated() -> None:
@@ -109,7 +138,7 @@ def test_candidates_are_apart_in_time() -> None:
 
 def test_a_policy_that_lives_longer_than_was_thought_is_paid_for_before_the_next_job() -> None:
     evaluations = with_candidate(A, share=0.5, episodes=12)
-    steps = 200
+    steps = 600
     [(key, job)] = handed(evaluations.ticked(0.0, steps))
     evaluations.result(key, job.id, played(job, length=100), 1.0)
     assert evaluations.spent == 400
@@ -251,10 +280,10 @@ def test_failures_again_and_again_are_not_taken_for_nobody() -> None:
 
 def test_what_waits_for_its_share_is_not_given_up() -> None:
     evaluations = with_candidate(A, share=0.5, episodes=12)
-    [(key, job)] = handed(evaluations.ticked(0.0, 100))
+    [(key, job)] = handed(evaluations.ticked(0.0, 6000))
     evaluations.result(key, job.id, played(job, 1000), 1.0)
     for now in range(2, 500):
-        assert evaluations.ticked(float(now), 100) == []
+        assert evaluations.ticked(float(now), 6000) == []
     assert len(handed(evaluations.ticked(500.0, PLENTY))) == 1
 
 
@@ -413,7 +442,7 @@ class World:
             numbers = [value for value, _ in effect.episodes]
             assert len(set(numbers)) == len(numbers), "an episode counts twice"
             assert set(numbers) <= set(range(self.evaluations.episodes))
-            assert 2 * len(numbers) >= self.evaluations.episodes
+            assert len(numbers) >= min(JOB_EPISODES, self.evaluations.episodes) / 2
 
     def check(self) -> None:
         """All that holds at any moment."""
