@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from p2prl.core import messages as m
-from p2prl.core.best import Best
+from p2prl.core.best import Best, Verdict
 from p2prl.errors import P2prlError
 from p2prl.nodes import checkpoint
 from p2prl.nodes.checkpoint import Snapshot
@@ -30,11 +30,16 @@ class BestKeeper:
         eval_episodes: greedy episodes that are asked for of each candidate; 0 if players do not evaluate. Fewer than
             half of them are too few to choose by.
         goal: the mean return that ends the run; None if none does.
-        write: writes a state as `best`; False if the disk takes nothing.
+        write: writes a state under a name, and keeps what had that name under another one, if it is not empty; False
+            if the disk takes nothing.
     """
 
     def __init__(
-        self, folder: Path, eval_episodes: int, goal: float | None, write: Callable[[Snapshot], bool]
+        self,
+        folder: Path,
+        eval_episodes: int,
+        goal: float | None,
+        write: Callable[[Snapshot, str, str], bool],
     ) -> None:
         self._folder, self._goal, self._write = folder, goal, write
         self.best = Best(evaluates=eval_episodes > 0)
@@ -47,11 +52,20 @@ class BestKeeper:
 
     def resume(self) -> None:
         """Go on with the bar of the best checkpoint that there is."""
+        kept, meta = self._meta(checkpoint.KEPT), self._meta(checkpoint.BEST)
+        if kept is not None:
+            self.best.taken(kept.eval_mean, evaluated=True)
+        if meta is not None:
+            evaluated = meta.eval_mean is not None
+            self.best.taken(meta.eval_mean if evaluated else meta.return_mean, evaluated)
+            if meta.eval_high is not None:
+                self.best.compare(meta.eval_high, meta.return_mean, meta.return_episodes)
+
+    def _meta(self, name: str) -> checkpoint.Meta | None:
         try:
-            meta = checkpoint.load(self._folder / checkpoint.BEST).meta
+            return checkpoint.load(self._folder / name).meta
         except P2prlError:
-            return  # none yet, or damaged: the next good one replaces it
-        self.best.resumed(meta.eval_mean, meta.eval_high, meta.return_mean, meta.return_episodes)
+            return None  # none yet, or damaged: the next good one replaces it
 
     # --- candidates
 
@@ -91,13 +105,18 @@ class BestKeeper:
             return
         if self.best.by_play(progress.return_mean, progress.return_episodes):
             self._written_at = now
-            if self._write(snapshot()):
-                self.best.taken(progress.return_mean, evaluated=False)
+            self._take_by_play(snapshot(), progress.return_mean)
 
     def goal_reached(self, snapshot: Callable[[], Snapshot]) -> None:
         """The run ends because its mean return is what was asked for: so is that of `best`."""
         if self.best.by_goal(self._goal):
-            self._write(snapshot())
+            state = snapshot()
+            self._take_by_play(state, state.meta.return_mean)
+
+    def _take_by_play(self, state: Snapshot, mean: float | None) -> None:
+        keep = checkpoint.KEPT if self.best.evaluated else ""
+        if self._write(state, checkpoint.BEST, keep):
+            self.best.taken(mean, evaluated=False)
 
     def _evaluated(self, evaluation: m.Evaluation) -> None:
         candidate = self._candidate
@@ -108,8 +127,8 @@ class BestKeeper:
             return
         meta = candidate.meta
         mean, high = evaluation.return_mean, evaluation.return_high
-        if not self.best.by_evaluation(mean, high, meta.return_mean, meta.return_episodes):
-            return
+        verdict = self.best.by_evaluation(mean, high, meta.return_mean, meta.return_episodes)
+        log.debug("v%d, %.2f over greedy episodes: %s", meta.version, mean, verdict)
         judged = msgspec.structs.replace(
             meta,
             eval_mean=mean,
@@ -117,6 +136,18 @@ class BestKeeper:
             eval_high=high,
             eval_episodes=evaluation.episodes,
         )
-        if self._write(msgspec.structs.replace(candidate, meta=judged)):
+        self._carry_out(verdict, msgspec.structs.replace(candidate, meta=judged), mean)
+
+    def _carry_out(self, verdict: Verdict, state: Snapshot, mean: float) -> None:
+        if verdict == "take" and self._write(state, checkpoint.BEST, ""):
             self.best.taken(mean, evaluated=True)
-            log.debug("best is v%d: %.2f over greedy episodes", meta.version, mean)
+            checkpoint.drop_kept(self._folder)
+        elif verdict == "keep" and self._write(state, checkpoint.KEPT, ""):
+            self.best.kept = mean
+        elif verdict == "restore":
+            try:
+                checkpoint.restore_kept(self._folder)
+            except OSError as error:
+                log.warning("the best evaluated checkpoint cannot be brought back: %s", error)
+            else:
+                self.best.restored()

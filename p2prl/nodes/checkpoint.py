@@ -7,7 +7,8 @@ has no DONE, or another hash, is not a checkpoint: the newest good one is used i
 aside those that were passed over, as `.<name>.damaged`: they would outrank what it writes from then on.
 
 A folder cannot be replaced in one step: while a new `best` takes the place of the old one, that is `.best.old`. A
-reader takes it then for `best`, and the next trainer puts it back.
+reader takes it then for `best`, and the next trainer puts it back. `.best.evaluated` is the best evaluated one: it is
+kept while `best` is one that play's mean return was the reason for (core/best.py).
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ _FILES = ("learner.safetensors", "weights.safetensors", "meta.json")
 BEST = "best"
 _PART, _OLD, _DAMAGED = ".part", ".old", ".damaged"
 _BEST_OLD = f".{BEST}{_OLD}"
+KEPT = f".{BEST}.evaluated"
 
 
 class Meta(msgspec.Struct, frozen=True):
@@ -89,11 +91,14 @@ class Checkpoint(msgspec.Struct, frozen=True):
     weights: dict[str, Any]
 
 
-def save(folder: Path, meta: Meta, learner: Arrays, weights: Arrays, *, name: str = "") -> Path:
+def save(
+    folder: Path, meta: Meta, learner: Arrays, weights: Arrays, *, name: str = "", keep_old: str = ""
+) -> Path:
     """Write a checkpoint under `folder`; returns its path.
 
     Args:
         name: instead of the name that sorts by updates; replaces one of the same name.
+        keep_old: the name under which the one that is replaced stays; empty if it goes.
 
     Raises:
         OSError: the disk is full or not writable; nothing half-written counts.
@@ -112,11 +117,29 @@ def save(folder: Path, meta: Meta, learner: Arrays, weights: Arrays, *, name: st
         shutil.rmtree(old, ignore_errors=True)
         final.rename(old)
         part.rename(final)
+        if keep_old:
+            shutil.rmtree(folder / keep_old, ignore_errors=True)
+            old.rename(folder / keep_old)
         shutil.rmtree(old, ignore_errors=True)
     else:
         part.rename(final)
     fsync_folder(folder)
     return final
+
+
+def restore_kept(folder: Path) -> None:
+    """`best` is the one that was kept again. Raises OSError."""
+    old = folder / _BEST_OLD
+    shutil.rmtree(old, ignore_errors=True)
+    (folder / BEST).rename(old)
+    (folder / KEPT).rename(folder / BEST)
+    shutil.rmtree(old, ignore_errors=True)
+    fsync_folder(folder)
+
+
+def drop_kept(folder: Path) -> None:
+    """The one that was kept is of no use any more."""
+    shutil.rmtree(folder / KEPT, ignore_errors=True)
 
 
 def _fill(part: Path, meta: Meta, learner: Arrays, weights: Arrays) -> None:

@@ -54,7 +54,7 @@ class Trainer:
         self.version = -1
         self.updates = 0
         self.progress = m.RunProgress(steps=0, episodes=0, return_mean=None, return_episodes=0)
-        self.keeper = BestKeeper(self.folder, config.eval_episodes, config.goal, self._write_best)
+        self.keeper = BestKeeper(self.folder, config.eval_episodes, config.goal, self._write)
         self._sampled_before = 0
         self._unpublished = False
         self._published_at = -1e9
@@ -279,13 +279,12 @@ class Trainer:
             self._saved_updates = self.updates
             checkpoint.prune(self.folder, self.config.keep_checkpoints)
 
-    def _write_best(self, snapshot: checkpoint.Snapshot) -> bool:
-        return self._write(snapshot, checkpoint.BEST)
-
-    def _write(self, snapshot: checkpoint.Snapshot, name: str = "") -> bool:
+    def _write(self, state: checkpoint.Snapshot, name: str = "", keep_old: str = "") -> bool:
         """Write a checkpoint. A full disk is said, not fatal."""
         try:
-            checkpoint.save(self.folder, snapshot.meta, snapshot.learner, snapshot.weights, name=name)
+            checkpoint.save(
+                self.folder, state.meta, state.learner, state.weights, name=name, keep_old=keep_old
+            )
         except OSError as error:
             self._disk.failed(error)
             return False

@@ -29,10 +29,10 @@ class Trainer:
         )
         return Snapshot(meta, self.memory, self.memory)
 
-    def write(self, snapshot: Snapshot) -> bool:
+    def write(self, state: Snapshot, name: str, keep_old: str) -> bool:
         if self.disk_full:
             return False
-        checkpoint.save(self.folder, snapshot.meta, snapshot.learner, snapshot.weights, name=BEST)
+        checkpoint.save(self.folder, state.meta, state.learner, state.weights, name=name, keep_old=keep_old)
         return True
 
     def hear(self, wanted: bool = False, evaluation: m.Evaluation | None = None) -> None:
@@ -171,6 +171,35 @@ def test_the_bar_is_that_of_the_checkpoint_that_is_there(tmp_path: Path) -> None
     nothing = Trainer(tmp_path / "none")
     nothing.keeper.resume()
     assert nothing.keeper.best.mean is None
+
+
+def test_what_play_took_the_place_of_comes_back_also_after_a_resume(tmp_path: Path) -> None:
+    for resumed in (False, True):
+        folder = tmp_path / str(resumed)
+        trainer = Trainer(folder)
+        trainer.hear(wanted=True)
+        trainer.publish()
+        trainer.hear(evaluation=evaluation(1, 7.0))
+        trainer.play = (10.0, 100)
+        trainer.publish()
+        trainer.hear()
+        assert trainer.best().meta.version == 2
+        assert checkpoint.candidates(folder) == [folder / BEST], "what is kept is no candidate for a resume"
+        if resumed:
+            trainer = Trainer(folder)
+            trainer.keeper.resume()
+            trainer.version, trainer.play = 2, (10.0, 100)
+        trainer.now += 10.0
+        trainer.hear(wanted=True)
+        trainer.publish()
+        trainer.hear(evaluation=evaluation(3, 3.0))
+        best = trainer.best()
+        assert (best.meta.version, best.meta.eval_mean) == (1, 7.0)
+        assert best.weights["w"].tolist() == [1.0] * 3
+        trainer.publish()
+        trainer.hear()
+        assert trainer.best().meta.version == 1, "play flatters"
+        assert not (folder / checkpoint.KEPT).exists()
 
 
 def test_without_evaluations_play_writes_at_most_each_two_seconds(tmp_path: Path) -> None:
