@@ -33,6 +33,7 @@ from p2prl.nodes.member_desk import MemberDesk
 from p2prl.nodes.process import emit, run_child
 from p2prl.nodes.shard_desk import ShardDesk
 from p2prl.nodes.status import StatusView, bounded_status, build_status
+from p2prl.nodes.trainer_watch import TrainerWatch
 from p2prl.nodes.weights_desk import PUBLISH, WeightsDesk, current
 from p2prl.nodes.wiring import BrokerConfig
 from p2prl.wire import frames
@@ -74,6 +75,7 @@ class Broker:
         self.trainer_route = b""
         self.trainer = m.TrainerReport(state="starting", reason="the trainer is starting")
         self.trainer_heard = loop.now()
+        self.trainer_watch = TrainerWatch()
         #: The trainer introduced itself to this incarnation of the broker: it knows the term, and published.
         self.trainer_greeted = False
         self.refused: Counter[str] = Counter()
@@ -199,9 +201,8 @@ class Broker:
         self.refuse(peer.key, peer.reason if permitted else "not_permitted")
 
     def cut(self) -> None:
-        """End all connections but the shards' own; those who may come back do so by themselves."""
+        """End all connections to the control socket; those who may come back do so by themselves."""
         self.network.reopen(self.control)
-        self.weights.cut()
 
     # --- members
 
@@ -351,6 +352,7 @@ class Broker:
         self.trainer_route, self.trainer_heard = received.peer, self.loop.now()
         if not self.trainer_greeted:
             self.answer(received, m.HelloAgain(term=self.saved.term))
+        self.trainer_watch.reported(self.trainer, report, self.trainer_heard)
         ceiling_before = self.trainer.insert_ceiling
         self.trainer = report
         if report.insert_ceiling != ceiling_before:
@@ -424,6 +426,8 @@ class Broker:
         self._steps_at = (now, self.desk.steps)
         self._tell_trainer()
         self.front.look()
+        if not self.stopping:
+            self.trainer_watch.look(self._view())
         self.members.fold(settled=now - self.started > _SETTLED_S)
         self.save(durable=True)
         self.weights.publish_held()

@@ -49,6 +49,7 @@ class Meta(msgspec.Struct, frozen=True):
         returns: the last episodes' returns (core/episodes.py), so that a run can go on from here.
         eval_mean, eval_low, eval_high: of `eval_episodes` greedy episodes with these very weights, and the 95 %
             confidence interval; None if they were not evaluated.
+        skipped: updates that changed nothing, beside `updates`.
     """
 
     version: int
@@ -58,6 +59,7 @@ class Meta(msgspec.Struct, frozen=True):
     episodes: int = 0
     return_mean: float | None = None
     return_episodes: int = 0
+    skipped: int = 0
     inserted: int = 0
     returns: dict[str, list[float]] = {}
     eval_mean: float | None = None
