@@ -28,6 +28,7 @@ from safetensors.numpy import load_file, save_file
 
 from p2prl.errors import CorruptCheckpoint, P2prlError
 from p2prl.nodes.files import fsync_folder, write_atomically
+from p2prl.settings import EXPERIMENT_FILE
 
 log = logging.getLogger("p2prl")
 
@@ -219,6 +220,13 @@ def candidates(folder: Path) -> list[Path]:
 
 def _is_best(path: Path) -> bool:
     return path.name in (BEST, _BEST_OLD)
+
+
+def of_run(path: Path) -> Path | None:
+    """The path made absolute, if it is the folder of one checkpoint of a run, finished or not; else None."""
+    there = path.absolute()
+    inside = there.is_dir() and there.parent.name == "checkpoints"
+    return there if inside and (there.parent.parent / EXPERIMENT_FILE).is_file() else None
 
 
 def load(path: Path) -> Checkpoint:

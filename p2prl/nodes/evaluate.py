@@ -258,9 +258,10 @@ def _made(make_env: Callable[..., gym.Env[Any, Any]], env_id: str) -> gym.Env[An
 
 def _from_folder(folder: Path) -> _Policy:
     chosen: checkpoint.Checkpoint
-    if (folder / "DONE").exists():
-        chosen = checkpoint.load(folder)
-        run = folder.resolve().parent.parent
+    one = checkpoint.of_run(folder)
+    if one is not None:
+        chosen = checkpoint.load(one)
+        run = one.parent.parent
     else:
         run = latest_run(folder)
         chosen = checkpoint.require(run / "checkpoints", prefer_best=True)

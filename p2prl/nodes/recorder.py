@@ -24,9 +24,13 @@ _SCALARS_EVERY_S = 2.0
 
 
 class Recorder:
-    """Appends to the run's files; each line is complete or absent."""
+    """Appends to the run's files; each line is complete or absent.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        back_to: the steps at which the run goes on, if it was set back: TensorBoard leaves out what came after them.
+    """
+
+    def __init__(self, folder: Path, back_to: int | None = None) -> None:
         self._folder = folder
         self._progress = (folder / "progress.jsonl").open("ab", buffering=0)
         self._nodes = (folder / "nodes.jsonl").open("ab", buffering=0)
@@ -38,6 +42,8 @@ class Recorder:
         #: The last evaluation that is in TensorBoard.
         self._evaluated: Evaluation | None = None
         self._board = _open_board(folder / "tensorboard")
+        if self._board is not None and back_to is not None:
+            _restart(self._board, back_to)
 
     @property
     def has_board(self) -> bool:
@@ -191,6 +197,14 @@ def _open_board(folder: Path) -> EventFileWriter | None:
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
     return EventFileWriter(str(folder), flush_secs=5)
+
+
+def _restart(board: EventFileWriter, steps: int) -> None:
+    from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+
+    # TensorBoard drops points that lie beyond the first step of a restart.
+    log_start = SessionLog(status=SessionLog.START)
+    board.add_event(Event(wall_time=time.time(), step=steps + 1, session_log=log_start))
 
 
 def _line(row: dict[str, object]) -> bytes:

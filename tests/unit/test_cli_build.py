@@ -102,9 +102,9 @@ def test_resume_takes_the_runs_own_experiment(tmp_path: Path) -> None:
     run.mkdir()
     saved = Experiment(seed=9, agent=AgentConfig("dqn", {"gamma": 0.5}))
     (run / "experiment.toml").write_text(dump_experiment(saved), encoding="utf-8")
-    assert resumed_experiment(ExperimentFlags(), tmp_path) == (run, saved)
-    assert resumed_experiment(ExperimentFlags(experiment="cartpole", agent="dqn"), run) == (run, saved)
-    _, found = resumed_experiment(ExperimentFlags(stop_steps=7), tmp_path)
+    assert resumed_experiment(ExperimentFlags(), tmp_path) == (run, None, saved)
+    assert resumed_experiment(ExperimentFlags(experiment="cartpole", agent="dqn"), run) == (run, None, saved)
+    _, _, found = resumed_experiment(ExperimentFlags(stop_steps=7), tmp_path)
     assert (found.stop.steps, found.agent) == (7, saved.agent)
     for flags in (ExperimentFlags(env="chain"), ExperimentFlags(agent="cem")):
         with pytest.raises(UsageError, match="was started with"):
