@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from p2prl.cli.context import Json, Verbose
+from p2prl.errors import UsageError
 
 if TYPE_CHECKING:
     from p2prl.nodes.evaluate import EvalResult
@@ -35,6 +36,9 @@ def evaluate(
     record: Annotated[
         Path | None, typer.Option("--record", metavar="DIR", help="Write mp4 videos of the episodes here.")
     ] = None,
+    video: Annotated[
+        bool, typer.Option("--video", help="Write them into the run's own folder, under videos/.")
+    ] = False,
     csv: Annotated[
         Path | None,
         typer.Option(
@@ -49,10 +53,12 @@ def evaluate(
     from p2prl.cli.output import write_json, write_line
     from p2prl.nodes.evaluate import check_csv, evaluate_target, write_csv
 
+    if video and record is not None:
+        raise UsageError("--video and --record name two places; give one of them")
     if csv is not None:
         check_csv(csv)
     with _progress() as progress:
-        result = evaluate_target(target, episodes, seed, record, progress)
+        result = evaluate_target(target, episodes, seed, record, progress, video)
     if csv is not None:
         write_csv(result, csv)
     if json:

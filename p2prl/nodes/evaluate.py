@@ -66,6 +66,8 @@ class _Policy:
     agent_name: str
     settings: dict[str, Any]
     weights: Weights
+    #: Where a run's own videos of these weights go; None without a run's folder.
+    videos: Path | None = None
 
     def make_env(self) -> Callable[..., gym.Env[Any, Any]]:
         return make_env_factory(self.env_id, self.env_args)
@@ -96,7 +98,12 @@ class _Policy:
 
 
 def evaluate_target(
-    target: str | None, episodes: int, seed: int, record: Path | None, progress: Callable[[int, int], None]
+    target: str | None,
+    episodes: int,
+    seed: int,
+    record: Path | None,
+    progress: Callable[[int, int], None],
+    video: bool = False,
 ) -> EvalResult:
     """Play `episodes` greedily.
 
@@ -104,11 +111,16 @@ def evaluate_target(
         target: a run's folder (or one checkpoint's), a host's name or address; None for the host on this LAN.
         record: a folder for one mp4 per episode, or None.
         progress: gets (episodes begun, episodes in all).
+        video: record into the run's own folder, `videos/CHECKPOINT/`.
 
     Raises:
         P2prlError: no such run or host, no weights yet, or something is not installed.
     """
     policy = _from_folder(Path(target)) if target and Path(target).is_dir() else _from_host(target)
+    if video:
+        if policy.videos is None:
+            raise UsageError("--video writes into a run's folder: name one, or say --record DIR")
+        record = policy.videos
     make_env = policy.make_env()
     spec = _spec_of(make_env, policy.env_id)
     actor = policy.actor(spec)
@@ -278,6 +290,7 @@ def _from_folder(folder: Path) -> _Policy:
         agent_name=experiment.agent.name,
         settings=dict(experiment.agent.settings),
         weights=chosen.weights,
+        videos=run / "videos" / chosen.path.name,
     )
 
 

@@ -96,6 +96,21 @@ def test_videos_are_written_and_can_be_read(finished_run: Path, tmp_path: Path) 
         assert frames in (length, length + 1)
 
 
+def test_a_runs_own_videos_lie_in_its_folder(finished_run: Path, tmp_path: Path) -> None:
+    done = kit.run(tmp_path, "eval", str(finished_run), "-n", "1", "--video", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    [file] = told["videos"]
+    assert Path(file) == finished_run / "videos" / checkpoint_of(told) / "episode-0000.mp4"
+    assert Path(file).stat().st_size > 1000
+    for bad in (("127.0.0.1:1", "--video"), (str(finished_run), "--video", "--record", str(tmp_path))):
+        assert kit.run(tmp_path, "eval", *bad).returncode in (2, 3)
+
+
+def checkpoint_of(told: dict[str, str]) -> str:
+    return told["source"].rpartition("checkpoint ")[2]
+
+
 def test_tensorboard_files_have_the_figures(finished_run: Path) -> None:
     board = EventAccumulator(str(finished_run / "tensorboard"))
     board.Reload()
