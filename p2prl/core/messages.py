@@ -394,15 +394,19 @@ class ShardReport(Message, frozen=True, kw_only=True, tag="shard_report"):
     warnings: list[str] = []
 
 
+TrainerState = Literal["starting", "waiting", "training", "stalled", "failed"]
+
+
 class TrainerReport(Message, frozen=True, kw_only=True, tag="trainer_report"):
     """trainer -> broker, each 0.05 s: progress.
 
     Attributes:
         sampled: ticks taken so far: one a window, all those of a whole session.
         insert_ceiling: how far the shards' inserted ticks may go; null for no limit.
+        updates_skipped: updates that changed nothing, because loss or gradient was not finite; not among `updates`.
     """
 
-    state: Literal["starting", "waiting", "training"]
+    state: TrainerState
     reason: str = ""
     updates: int = 0
     sampled: int = 0
@@ -411,6 +415,7 @@ class TrainerReport(Message, frozen=True, kw_only=True, tag="trainer_report"):
     insert_ceiling: int | None = None
     metrics: dict[str, float] = {}
     device: str = ""
+    updates_skipped: int = 0
 
 
 class WeightsAsk(Message, frozen=True, kw_only=True, tag="weights_ask"):
@@ -736,6 +741,7 @@ class StatusReply(Message, frozen=True, kw_only=True, tag="status_reply"):
         waiting_nodes: names of nodes that proved the code and wait for the owner's word.
         return_mean: over the last 100 episodes of the least exploring slots; None before the first one.
         return_episodes: how many episodes that mean is over (at most 100).
+        updates_skipped: as in TrainerReport.
     """
 
     run_id: str
@@ -768,6 +774,7 @@ class StatusReply(Message, frozen=True, kw_only=True, tag="status_reply"):
     members_waiting: bool = False
     stopping: str = ""
     waiting_nodes: list[str] = []
+    updates_skipped: int = 0
 
 
 # --- sessions: PUSH -> PULL, member -> shard ------------------------------------------------------------------------

@@ -91,12 +91,18 @@ class Sampler:
 
     def why_waiting(self) -> str:
         """One line for people: why there is no batch."""
-        inserted = self.inserted_ticks
-        if not self._shards:
-            return "waiting for shards"
-        if inserted < self._spec.min_ticks and not self._queue:
-            return f"waiting for sessions: {inserted} of {self._spec.min_ticks} ticks before the first update"
-        return "waiting for sessions"
+        inserted, spec = self.inserted_ticks, self._spec
+        down = [index for index, shard in self._shards.items() if not shard.boot_id]
+        if down or not self._shards:
+            return f"waiting for shard {down[0]}" if down else "waiting for shards"
+        if inserted < spec.min_ticks and not self._queue:
+            return f"waiting for sessions: {inserted} of {spec.min_ticks} ticks before the first update"
+        if self.limiter.can_sample(spec.batch * self._ticks_each):
+            return "waiting for sessions, or for the shards' answer"
+        if not self._queue:
+            ratio = f"samples_per_insert = {spec.samples_per_insert:g}"
+            return f"waiting for sessions: what is stored was sampled as often as {ratio} allows"
+        return f"waiting for sessions: an update takes {spec.batch * self._ticks_each} ticks"
 
     # --- events
 
