@@ -123,9 +123,7 @@ class DQN:
         """Raises UsageError unless the action is one Discrete, and for settings that contradict each other."""
         if not isinstance(env.action, Leaf) or env.action.kind != "discrete":
             kind = env.action.kind if isinstance(env.action, Leaf) else type(env.action).__name__
-            raise UsageError(
-                f"dqn needs one Discrete action, {env.id} has {kind}; cem takes Discrete and Box actions"
-            )
+            raise UsageError(f"dqn needs one Discrete action, {env.id} has {kind}")
         _check(settings)
         s = self.settings = settings
         self.first_action = int(env.action.low[0])

@@ -6,8 +6,9 @@ from typing import Literal
 
 #: An update this long ago is still "now".
 _TRAINING_S = 1.0
-#: Without an update for so long, training is stalled: sooner if no sessions arrive either.
-NO_UPDATE_S, NO_SESSION_S = 30.0, 10.0
+#: Without an update for so long, training is stalled: sooner if no sessions arrive either, but not before a member that
+#: stands still is known to (membership.py), since that is then the cause.
+NO_UPDATE_S, NO_SESSION_S = 30.0, 12.0
 #: What comes and goes is not said more often than this.
 _SAY_AGAIN_S = 60.0
 

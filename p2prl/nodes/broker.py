@@ -197,9 +197,8 @@ class Broker:
         self.refuse(peer.key, peer.reason if permitted else "not_permitted")
 
     def cut(self) -> None:
-        """End all connections but the shards' own; those who may come back do so by themselves."""
+        """End all connections to the control socket; those who may come back do so by themselves."""
         self.network.reopen(self.control)
-        self.weights.cut()
 
     # --- members
 

@@ -16,7 +16,7 @@ from p2prl.core import messages as m
 from p2prl.core.episodes import WINDOW
 from p2prl.core.standstill import Standstill
 from p2prl.errors import LearningFailed, MissingPackage, P2prlError, RemoteProtocolError, UsageError
-from p2prl.learn.contracts import Batch, Learner
+from p2prl.learn.contracts import Array, Batch, Learner
 from p2prl.learn.sampling import Sampler, columns_from_frames
 from p2prl.net.addresses import endpoint
 from p2prl.net.loop import Loop
@@ -201,10 +201,18 @@ class Trainer:
                 self.guard.give_up(self.guard.hopeless)
             return
         self.updates += 1
+        if update.priorities is not None:
+            self._prioritise(update.priorities)
         for name, value in update.metrics.items():
             self._metric_values.setdefault(name, deque(maxlen=_METRIC_WINDOW)).append(value)
         self._unpublished = self._unpublished or update.publish is not False
         self._publish_if_due(now=update.publish is True)
+
+    def _prioritise(self, priorities: Array) -> None:
+        """Tell the shards. What does not go through leaves old priorities, which only costs some learning."""
+        for index, message, arrays in self.sampler.prioritise(priorities):
+            if index in self._sockets:
+                self._sockets[index][1].send([frames.encode(message), *(values.data for values in arrays)])
 
     def _ask(self) -> None:
         for index, ask in self.sampler.asks(self.loop.now(), self.version):
@@ -220,8 +228,8 @@ class Trainer:
                     continue
                 columns = []
                 if reply.count:
-                    schema, window = self.config.run.schema, self.config.replay.window
-                    columns = columns_from_frames(schema, reply.count, window, received.frames[1:])
+                    schema, spec = self.config.run.schema, self.config.replay
+                    columns = columns_from_frames(schema, spec, reply.count, received.frames[1:])
             except (RemoteProtocolError, ValueError, IndexError) as error:
                 raise P2prlError(f"shard {index} sent a sample that is not one: {error}") from error
             self.sampler.replied(index, reply, columns)

@@ -16,10 +16,10 @@ def test_updates_make_it_training_and_their_end_waiting_then_stalled() -> None:
     assert still.look(WHY, 102.1) == ("waiting", WHY)
     assert still.look(WHY, 101.0 + NO_SESSION_S) == (
         "stalled",
-        f"no update for 10 s: {WHY}; no session for 10 s",
+        f"no update for 12 s: {WHY}; no session for 12 s",
     )
-    still.updated(112.0)
-    assert still.look(WHY, 112.5) == ("training", "")
+    still.updated(114.0)
+    assert still.look(WHY, 114.5) == ("training", "")
 
 
 def test_while_sessions_come_it_is_given_more_time() -> None:
