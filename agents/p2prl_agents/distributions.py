@@ -1,0 +1,165 @@
+"""Policies' distributions over any action space: categorical parts and Gaussian parts, drawn together.
+
+A Discrete action is one categorical part, a MultiDiscrete one part per element, a MultiBinary one of two per element, a
+float Box one Gaussian per element with a standard deviation that does not depend on the state. Dict and Tuple actions
+are all the parts of their leaves. Parts are independent given the observation, so log-probabilities and entropies add
+up.
+
+A Gaussian draw may lie outside the box; what the environment gets is clipped to it, and what the policy drew travels
+beside it as the field `drawn`, because its probability is the one that counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log, pi, prod
+from typing import Any
+
+import numpy as np
+
+from p2prl.core.spaces import EnvSpec, Leaf, leaves
+from p2prl.errors import UsageError
+from p2prl.learn.contracts import Array, Batch, Field, Tree
+from p2prl.learn.spaces import join
+from p2prl_agents.ops import Tensor
+
+#: Of a categorical part's padding: never drawn, and no gradient.
+_NEVER = np.float32(-1e9)
+_HALF_LOG_2PI = 0.5 * log(2 * pi)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a leaf's parts are: columns of the categorical (or Gaussian) actions."""
+
+    leaf: Leaf
+    parts: slice
+
+
+class Actions:
+    """The joint distribution over an environment's actions, given a vector of outputs.
+
+    Attributes:
+        outputs: K, how many outputs of the network it takes: logits of all categorical parts, then means.
+        categories: sizes of the categorical parts.
+        gaussians: D, the number of Gaussian parts.
+    """
+
+    def __init__(self, env: EnvSpec, agent: str) -> None:
+        """Raises UsageError for an action it cannot draw."""
+        self._space = env.action
+        self._categorical: dict[str, _Place] = {}
+        self._gaussian: dict[str, _Place] = {}
+        sizes: list[int] = []
+        self.gaussians = 0
+        for name, leaf in leaves(env.action, "action"):
+            count = prod(leaf.shape)
+            if leaf.kind in ("discrete", "multi_discrete", "multi_binary"):
+                self._categorical[name] = _Place(leaf, slice(len(sizes), len(sizes) + count))
+                sizes += (_flat(leaf.high, count) - _flat(leaf.low, count) + 1).astype(int).tolist()
+            elif leaf.dtype.startswith("float"):
+                self._gaussian[name] = _Place(leaf, slice(self.gaussians, self.gaussians + count))
+                self.gaussians += count
+            else:
+                raise UsageError(f"{agent} cannot draw {name} of {env.id}: a Box of {leaf.dtype}")
+        self.categories = tuple(sizes)
+        self._index, self._mask = _layout(sizes)
+        self.outputs = sum(sizes) + self.gaussians
+
+    def fields(self) -> dict[str, Field]:
+        """`log_prob` of what was drawn, and `drawn` where there are Gaussians."""
+        fields = {"log_prob": Field("float32")}
+        if self.gaussians:
+            fields["drawn"] = Field("float32", (self.gaussians,))
+        return fields
+
+    # --- on the player
+
+    def draw(
+        self, outputs: Array, log_std: Array | None, rng: np.random.Generator | None
+    ) -> tuple[Tree, dict[str, Array]]:
+        """Actions and the fields of `[rows, K]` outputs; without a generator the likeliest action."""
+        rows = len(outputs)
+        picked, drawn = np.zeros((rows, 0), np.int64), np.zeros((rows, 0), np.float32)
+        log_prob: Array = np.zeros(rows, np.float32)
+        if self.categories:
+            logp = self._log_softmax(outputs)
+            noise = 0.0 if rng is None else rng.gumbel(size=logp.shape).astype(np.float32)
+            picked = (logp + noise).argmax(axis=-1)
+            log_prob += np.take_along_axis(logp, picked[..., None], axis=-1)[..., 0].sum(axis=-1)
+        if self.gaussians:
+            assert log_std is not None
+            mean, std = outputs[:, -self.gaussians :], np.exp(log_std)
+            noise = np.zeros_like(mean) if rng is None else rng.standard_normal(mean.shape, np.float32)
+            drawn = mean + std * noise
+            log_prob += (-0.5 * noise**2 - log_std - _HALF_LOG_2PI).sum(axis=-1)
+        fields = {"log_prob": log_prob.astype(np.float32)}
+        if self.gaussians:
+            fields["drawn"] = drawn.astype(np.float32)
+        return self._tree(picked, drawn), fields
+
+    def _tree(self, picked: Array, drawn: Array) -> Tree:
+        columns: dict[str, Array] = {}
+        for name, place in self._categorical.items():
+            values = picked[:, place.parts] + _flat(place.leaf.low, prod(place.leaf.shape)).astype(np.int64)
+            columns[name] = values.astype(place.leaf.dtype).reshape(len(picked), *place.leaf.shape)
+        for name, place in self._gaussian.items():
+            low, high = (_flat(bound, prod(place.leaf.shape)) for bound in (place.leaf.low, place.leaf.high))
+            values = np.clip(drawn[:, place.parts], low, high)
+            columns[name] = values.astype(place.leaf.dtype).reshape(len(drawn), *place.leaf.shape)
+        return join(self._space, "action", columns)
+
+    def _log_softmax(self, outputs: Array) -> Array:
+        """`[rows, parts, most]`: log-probabilities, padded."""
+        logits = outputs[:, self._index] + self._mask
+        logits -= logits.max(axis=-1, keepdims=True)
+        logp: Array = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+        return logp
+
+    # --- in the learner
+
+    def taken(self, batch: Batch) -> tuple[Array, Array]:
+        """What was drawn: categories int64 `[N, T, parts]` and Gaussians float32 `[N, T, D]`."""
+        shape = batch["flags"].shape
+        picked = np.zeros((*shape, len(self.categories)), np.int64)
+        for name, place in self._categorical.items():
+            count = prod(place.leaf.shape)
+            values = batch[name].reshape(*shape, count).astype(np.int64)
+            picked[..., place.parts] = values - _flat(place.leaf.low, count).astype(np.int64)
+        drawn = batch["drawn"] if self.gaussians else np.zeros((*shape, 0), np.float32)
+        return picked, drawn
+
+    def judge(
+        self, torch: Any, outputs: Tensor, log_std: Tensor | None, picked: Tensor, drawn: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Log-probabilities of what was taken, and entropies, `[rows]`, of outputs `[rows, K]` in torch."""
+        log_prob: Tensor = torch.zeros(outputs.shape[0], device=outputs.device)
+        entropy: Tensor = torch.zeros_like(log_prob)
+        if self.categories:
+            index = torch.from_numpy(self._index).to(outputs.device)
+            mask = torch.from_numpy(self._mask).to(outputs.device)
+            logp = torch.log_softmax(outputs[:, index] + mask, dim=-1)
+            log_prob = log_prob + logp.gather(-1, picked[..., None]).squeeze(-1).sum(dim=-1)
+            entropy = entropy - (logp.exp() * logp).sum(dim=(-1, -2))
+        if self.gaussians:
+            mean = outputs[:, -self.gaussians :]
+            assert log_std is not None
+            off = (drawn - mean) / log_std.exp()
+            log_prob = log_prob + (-0.5 * off**2 - log_std - _HALF_LOG_2PI).sum(dim=-1)
+            entropy = entropy + (log_std + 0.5 + _HALF_LOG_2PI).sum()
+        return log_prob, entropy
+
+
+def _layout(sizes: list[int]) -> tuple[Array, Array]:
+    """Which outputs are each part's logits, int64 `[parts, most]`, and what is added, float32: 0, or never."""
+    most = max(sizes, default=0)
+    index, mask = np.zeros((len(sizes), most), np.int64), np.full((len(sizes), most), _NEVER)
+    at = 0
+    for part, size in enumerate(sizes):
+        index[part, :size], mask[part, :size] = np.arange(at, at + size), 0
+        at += size
+    return index, mask
+
+
+def _flat(bound: tuple[float, ...], count: int) -> Array:
+    return np.broadcast_to(np.array(bound, np.float64), count)

@@ -1,0 +1,157 @@
+"""Returns, advantages and projections, in numpy. Sessions in, arrays of the same ticks out.
+
+All functions take columns as sessions hold them (p2prl/core/schema.py): `reward` and `flags` `[N, T]`, and values of
+observations `[N, T+1]`, where row t+1 is what the environment answered to tick t. So of a truncated tick row t+1 is the
+*final* observation, from which it bootstraps like any other; of a terminated tick nothing is bootstrapped. A RESET tick
+is no transition: it gets zeros, and nothing flows through it. A session's last tick bootstraps from row T.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from p2prl.core.schema import RESET, TERMINATED, TRUNCATED
+from p2prl.learn.contracts import Array
+
+
+def real(flags: Array) -> Array:
+    """bool `[N, T]`: the ticks that are transitions, not RESET."""
+    mask: Array = (flags & RESET) == 0
+    return mask
+
+
+def discounts(flags: Array, gamma: float) -> Array:
+    """float32 `[N, T]`: gamma, 0 where the episode terminated: what the value of row t+1 is worth at tick t."""
+    return np.where(flags & TERMINATED, np.float32(0), np.float32(gamma))
+
+
+def _flows(flags: Array) -> Array:
+    """bool `[N, T]`: True where tick t+1 goes on with the episode of tick t."""
+    ended: Array = (flags & (TERMINATED | TRUNCATED | RESET)) == 0
+    return ended
+
+
+def gae(reward: Array, flags: Array, values: Array, gamma: float, decay: float) -> tuple[Array, Array]:
+    """Generalised advantage estimates (Schulman et al. 2016, arXiv:1506.02438, equation 16).
+
+    Args:
+        reward, flags: `[N, T]`. values: `[N, T+1]`.
+        decay: the paper's lambda; 0 for one-step advantages, 1 for whole returns.
+
+    Returns:
+        advantage: float32 `[N, T]`; 0 at RESET ticks.
+        target: float32 `[N, T]`, advantage + value: what the critic is fitted to.
+    """
+    mask, carry = real(flags), np.float32(gamma * decay) * _flows(flags)
+    delta = np.where(mask, reward + discounts(flags, gamma) * values[:, 1:] - values[:, :-1], 0.0)
+    advantage = _backwards(delta, carry)
+    return advantage, (advantage + values[:, :-1]).astype(np.float32)
+
+
+def vtrace(
+    log_ratio: Array,
+    reward: Array,
+    flags: Array,
+    values: Array,
+    gamma: float,
+    *,
+    decay: float = 1.0,
+    clip_rho: float = 1.0,
+    clip_c: float = 1.0,
+) -> tuple[Array, Array]:
+    """V-trace targets and policy-gradient advantages (IMPALA, Espeholt et al. 2018, arXiv:1802.01561, section 4).
+
+    Args:
+        log_ratio: `[N, T]`, log of pi(a|x) / mu(a|x): the learner's policy over the one that played.
+        reward, flags: `[N, T]`. values: `[N, T+1]`, the learner's.
+        decay: multiplies c (the paper's remark 2: lambda).
+        clip_rho, clip_c: the paper's rho-bar and c-bar.
+
+    Returns:
+        target: float32 `[N, T]`, v_s of equation 1; the value itself at RESET ticks.
+        advantage: float32 `[N, T]`, rho_s (r_s + gamma v_(s+1) - V(x_s)) (section 4.2); 0 at RESET ticks.
+    """
+    ratio = np.exp(log_ratio)
+    mask, discount = real(flags), discounts(flags, gamma)
+    rho = np.minimum(clip_rho, ratio)
+    c = decay * np.minimum(clip_c, ratio) * gamma * _flows(flags)
+    now, following = values[:, :-1], values[:, 1:]
+    delta = np.where(mask, rho * (reward + discount * following - now), 0.0)
+    target = now + _backwards(delta, c)
+    # Where the episode went on, the next tick's own target is better informed than its value.
+    ahead = following.astype(np.float32, copy=True)
+    ahead[:, :-1] = np.where(_flows(flags)[:, :-1], target[:, 1:], following[:, :-1])
+    advantage = np.where(mask, rho * (reward + discount * ahead - now), 0.0)
+    return target.astype(np.float32), advantage.astype(np.float32)
+
+
+def _backwards(delta: Array, carry: Array) -> Array:
+    """float32 `[N, T]`: x_t = delta_t + carry_t x_(t+1), with x_T = 0."""
+    out = np.empty(delta.shape[::-1], np.float32)  # time first: each step is one row
+    last = np.zeros(len(delta), np.float32)
+    rows, carries = np.ascontiguousarray(delta.T, np.float32), np.ascontiguousarray(carry.T, np.float32)
+    for tick in range(len(rows) - 1, -1, -1):
+        last = out[tick] = rows[tick] + carries[tick] * last
+    return out.T
+
+
+@dataclass(frozen=True)
+class NStep:
+    """What n-step targets are made of: `target = partial + discount * value(obs[row])`, all `[N, T]`.
+
+    Attributes:
+        partial: float32, the discounted sum of the rewards.
+        discount: float32, gamma to the number of ticks summed; 0 on termination.
+        row: int64, which of the session's T+1 observations to bootstrap from.
+    """
+
+    partial: Array
+    discount: Array
+    row: Array
+
+
+def n_step(reward: Array, flags: Array, gamma: float, steps: int) -> NStep:
+    """Of each tick the rewards of up to `steps` ticks, as far as its episode and the session go.
+
+    Truncation and the session's end bootstrap from the observation that followed (the *final* one of a truncated
+    episode), termination from nothing. At RESET ticks the numbers mean nothing; mask them with `real`.
+
+    Args:
+        reward, flags: `[N, T]`. gamma: discount per tick.
+    """
+    count, ticks = flags.shape
+    partial = np.zeros((count, ticks), np.float32)
+    discount = np.ones((count, ticks), np.float32)
+    row = np.broadcast_to(np.arange(ticks), (count, ticks)).copy()
+    alive = np.ones((count, ticks), bool)  # the sum that began at tick t has not ended yet
+    flows, worth = _flows(flags), discounts(flags, gamma)
+    for ahead in range(min(steps, ticks)):
+        width = ticks - ahead
+        here = alive[:, :width]
+        partial[:, :width] += np.where(here, discount[:, :width] * reward[:, ahead:], 0)
+        discount[:, :width] *= np.where(here, worth[:, ahead:], 1)
+        row[:, :width] += here
+        alive[:, :width] &= flows[:, ahead:]
+    return NStep(partial, discount, row)
+
+
+def importance_weights(probability: Array, exponent: float) -> Array:
+    """float32 `[N]`: weights that correct for prioritised sampling, the largest 1.
+
+    Source: Schaul et al. 2016, arXiv:1511.05952, section 3.4: (1 / (N P(i)))^beta over its maximum.
+
+    Args:
+        probability: `[N]`, N P(i): how likely each sample was relative to uniform sampling.
+        exponent: the paper's beta; 1 corrects fully.
+    """
+    weights = np.asarray(probability, np.float64) ** -exponent
+    scaled: Array = (weights / weights.max()).astype(np.float32)
+    return scaled
+
+
+def explained_variance(target: Array, predicted: Array) -> float:
+    """1 - Var(target - predicted) / Var(target): 1 is a perfect critic, 0 one that knows the mean alone."""
+    spread = float(np.var(target))
+    return 1.0 - float(np.var(target - predicted)) / spread if spread > 1e-12 else 0.0

@@ -1,0 +1,231 @@
+"""PPO: clipped policy gradients, several epochs over each batch of fresh sessions. Read it from top to bottom.
+
+Sources: Schulman et al. 2017 (arXiv:1707.06347); advantages by GAE, Schulman et al. 2016 (arXiv:1506.02438).
+
+Sessions come with the log-probabilities under which they were played, so the ratio is to the policy that really played,
+however old: the clip then bounds how far an update moves from it. Advantages are worked out once per update, with the
+critic of now. What is older than `max_lag` versions is refused by the shards as stale, because the clip would leave
+nothing to learn from it.
+
+With `core` the policy has a memory, as in vtrace.py; minibatches are then of whole sessions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+
+from p2prl.core.spaces import EnvSpec
+from p2prl.learn.contracts import Array, Batch, Field, ReplaySpec, Update
+from p2prl_agents.maths import explained_variance, gae, real
+from p2prl_agents.networks import Activation, Core
+from p2prl_agents.ops import Tensor
+from p2prl_agents.policies import (
+    ActorCritic,
+    PolicyActor,
+    PolicyLearner,
+    Sessions,
+    annealed,
+    array,
+    check_burn_in,
+    queue_spec,
+)
+
+Positive = Annotated[int, Meta(ge=1)]
+NotNegative = Annotated[int, Meta(ge=0)]
+Fraction = Annotated[float, Meta(ge=0.0, le=1.0)]
+Above = Annotated[float, Meta(gt=0.0)]
+
+
+class PPOSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """PPO's settings. The defaults solve CartPole."""
+
+    hidden: tuple[Positive, ...] = (64, 64)
+    """Units of each hidden layer."""
+    activation: Activation = "tanh"
+    """Between layers: `tanh` or `relu`."""
+    shared: bool = False
+    """One network with two heads instead of one each for policy and critic; always so with a core."""
+    core: Core = "none"
+    """Memory after the hidden layers: `none`, `gru` or `lstm`."""
+    core_units: Positive = 64
+    """Units of the core."""
+    burn_in: NotNegative = 0
+    """Ticks at a session's beginning that only warm the core up; they are not learned from."""
+    normalise: bool = False
+    """Scale observations by their running mean and deviation."""
+    learning_rate: Above = 1e-3
+    """Adam's step size."""
+    learning_rate_end: Fraction = 0.1
+    """What is left of it after `learning_rate_updates`, as a fraction; it falls linearly and then stays."""
+    learning_rate_updates: Positive = 400
+    """Updates (batches, not minibatches) until it has fallen."""
+    gamma: Fraction = 0.98
+    """Discount per tick."""
+    decay: Fraction = 0.8
+    """GAE's lambda: 0 for one-step advantages, 1 for whole returns."""
+    clip: Above = 0.2
+    """How far the ratio to the policy that played may move an update; falls as the learning rate does."""
+    epochs: Positive = 20
+    """Passes over each batch."""
+    minibatch: Positive = 256
+    """Ticks per gradient step; with a core, so many ticks' whole sessions."""
+    target_kl: Annotated[float, Meta(ge=0.0)] = 0.0
+    """Leave the remaining epochs out once the policy has moved so far from the batch's start; 0 for never."""
+    reward_scale: Above = 1.0
+    """Rewards are multiplied by this inside the learner."""
+    value_weight: Above = 0.5
+    """Of the critic's loss beside the policy's."""
+    entropy: Annotated[float, Meta(ge=0.0)] = 0.0
+    """Bonus for a policy that stays undecided."""
+    max_grad_norm: Above = 0.5
+    """Gradients are scaled down to this norm."""
+    ticks: Positive = 16
+    """T, the length of a session."""
+    batch: Positive = 16
+    """Sessions per update."""
+    waiting: Positive = 1
+    """Batches that may wait at the shards. Few: what waits grows old."""
+    max_lag: NotNegative = 8
+    """Sessions older than this many weights versions are refused as stale; 0 for no limit."""
+
+
+class PPO:
+    """PPO bound to one environment."""
+
+    Settings: ClassVar[type[msgspec.Struct]] = PPOSettings
+    ladder: ClassVar[int] = 1
+
+    def __init__(self, env: EnvSpec, settings: PPOSettings) -> None:
+        """Raises UsageError for an action that cannot be drawn, or a burn-in that leaves nothing."""
+        s = self.settings = settings
+        self._env = env
+        check_burn_in("ppo", s.core, s.burn_in, s.ticks)
+        self.nets = ActorCritic(
+            env,
+            "ppo",
+            hidden=s.hidden,
+            activation=s.activation,
+            shared=s.shared,
+            core=s.core,
+            core_units=s.core_units,
+            normalise=s.normalise,
+        )
+
+    def fields(self) -> Mapping[str, Field]:
+        """`log_prob` of each action, what Gaussians drew, and once per session the core's state."""
+        return self.nets.fields()
+
+    def replay(self) -> ReplaySpec:
+        """A queue of whole sessions, none older than `max_lag`."""
+        s = self.settings
+        return queue_spec(
+            self._env, self.fields(), ticks=s.ticks, batch=s.batch, waiting=s.waiting, max_lag=s.max_lag
+        )
+
+    def actor(self) -> PolicyActor:
+        """In numpy alone."""
+        return PolicyActor(self.nets)
+
+    def learner(self, device: str, seed: int) -> PPOLearner:
+        """In torch."""
+        return PPOLearner(self, device, seed)
+
+
+class PPOLearner(PolicyLearner):
+    """Some epochs of minibatches per batch of sessions."""
+
+    def __init__(self, agent: PPO, device: str, seed: int) -> None:
+        super().__init__(agent.nets, device, seed, agent.settings.learning_rate)
+        self._settings, self._seed = agent.settings, seed
+
+    def update(self, batch: Batch) -> Update:
+        """All epochs on whole sessions `[N, T]`; publishes once, at their end."""
+        self.updates += 1
+        sessions = self.sessions(batch)
+        data, critic = self._data(batch, sessions)
+        played = sessions.played() if self.nets.recurrent else sessions.apart()
+        steps: list[dict[str, float]] = []
+        trouble = 0.0
+        for rows in self._minibatches(data["mask"]):
+            values = self._minibatch(played.rows(rows), {name: part[rows] for name, part in data.items()})
+            if not np.isfinite(values["grad_norm"]):
+                trouble = values["grad_norm"]
+                break
+            steps.append(values)
+            if 0 < self._settings.target_kl < values["kl"]:
+                break
+        if not steps:
+            return Update(skipped=f"the gradient's norm is {trouble}", publish=False)
+        metrics = {name: float(np.mean([values[name] for values in steps])) for name in steps[0]}
+        metrics["kl"] = steps[-1]["kl"]
+        return Update(metrics={**metrics, "explained_variance": critic, "steps": len(steps)}, publish=True)
+
+    def save(self) -> Mapping[str, Array]:
+        """All of it, and the seed of the minibatches' order."""
+        return {**super().save(), "seed": np.array(self._seed, np.int64)}
+
+    def load(self, state: Mapping[str, Array]) -> None:
+        """Go on exactly where `save` was called."""
+        super().load(state)
+        self._seed = int(state["seed"])
+
+    def _data(self, batch: Batch, sessions: Sessions) -> tuple[dict[str, Tensor], float]:
+        """What each minibatch takes its rows of, and the critic's explained variance."""
+        s = self._settings
+        with self.torch.no_grad():
+            values = array(self.outputs(sessions, s.burn_in)[1])
+        reward = batch["reward"] * np.float32(s.reward_scale)
+        advantage, target = gae(reward, batch["flags"], values, s.gamma, s.decay)
+        mask = real(batch["flags"])
+        mask[:, : s.burn_in] = False
+        arrays = {"mask": mask, "advantage": advantage, "target": target, "log_prob": batch["log_prob"]}
+        if not self.nets.recurrent:
+            arrays = {name: part.reshape(-1, 1) for name, part in arrays.items()}
+        explained = explained_variance(target[mask], values[:, :-1][mask])
+        return {name: self.tensor(part) for name, part in arrays.items()}, explained
+
+    def _minibatches(self, mask: Tensor) -> Iterator[Any]:
+        """Row numbers of every minibatch of every epoch; rows without a tick to learn from are left out."""
+        s, torch = self._settings, self.torch
+        rng = np.random.default_rng((self._seed, self.updates))
+        useful = np.flatnonzero(array(mask).any(axis=1))
+        size = max(1, s.minibatch // mask.shape[1])
+        for _ in range(s.epochs):
+            order = rng.permutation(useful)
+            parts = max(1, round(len(order) / size))
+            for rows in np.array_split(order, parts):
+                yield torch.from_numpy(rows).to(mask.device)
+
+    def _minibatch(self, sessions: Sessions, data: dict[str, Tensor]) -> dict[str, float]:
+        """One gradient step (the paper's equations 7 and 9)."""
+        s, torch = self._settings, self.torch
+        mask = data["mask"]
+        outputs, values = self.outputs(sessions, s.burn_in)
+        log_prob, entropy = self.judge(outputs, sessions)
+        log_ratio = (log_prob - data["log_prob"])[mask]
+        advantage = data["advantage"][mask]
+        advantage = (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-8)
+        fallen = annealed(1.0, s.learning_rate_end, self.updates, s.learning_rate_updates)
+        ratio, clip = log_ratio.exp(), s.clip * fallen
+        policy_loss = -surrogate(torch, ratio, advantage, clip).mean()
+        value_loss = 0.5 * (data["target"] - values)[mask].square().mean()
+        bonus = entropy[mask].mean()
+        loss = policy_loss + s.value_weight * value_loss - s.entropy * bonus
+        norm = self.trainable.step(loss, s.learning_rate * fallen, s.max_grad_norm)
+        with torch.no_grad():
+            # Schulman's estimator (joschu.net/blog/kl-approx.html): unbiased, never negative.
+            kl = (ratio - 1 - log_ratio).mean()
+            outside = ((ratio - 1).abs() > clip).float().mean()
+        losses = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": bonus}
+        numbers = {name: float(value.detach()) for name, value in losses.items()}
+        return {**numbers, "grad_norm": norm, "kl": float(kl), "clipped": float(outside)}
+
+
+def surrogate(torch: Any, ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
+    """The clipped objective of each tick (the paper's equation 7), of two tensors of one shape."""
+    return torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)

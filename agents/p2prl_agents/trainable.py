@@ -1,0 +1,165 @@
+"""What torch learners share: weights in one flat tensor, Adam, a gradient that is judged before it is used.
+
+All weights lie end to end in one tensor, so that optimiser, norm and target networks cost one kernel each, however many
+layers there are. The named weights are views into it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from p2prl.learn.contracts import Array
+
+_SAVED = ("parameters", "adam_mean", "adam_variance")
+
+
+class Trainable:
+    """Named weights that Adam moves (Kingma & Ba 2015, arXiv:1412.6980).
+
+    Args:
+        initial: float32 arrays by name.
+        eps: Adam's.
+
+    Attributes:
+        flat: all weights, `[P]`.
+        tensors: each weight by name, a view into `flat` that gathers gradients.
+    """
+
+    def __init__(
+        self, initial: Mapping[str, Array], device: str, learning_rate: float, eps: float = 1e-5
+    ) -> None:
+        import torch  # here, so that a player never pays for it
+
+        self._torch = torch
+        self._device = torch.device(device)
+        self._shapes = {name: np.shape(values) for name, values in initial.items()}
+        drawn = np.concatenate([np.ravel(values) for values in initial.values()]).astype(np.float32)
+        self.flat = torch.from_numpy(drawn).to(self._device)
+        self._grad = torch.zeros_like(self.flat)
+        self.flat.grad = self._grad
+        self.tensors = self.views(self.flat)
+        for (name, tensor), grad in zip(self.tensors.items(), self.views(self._grad).values(), strict=True):
+            self.tensors[name] = tensor.detach().requires_grad_(True)
+            self.tensors[name].grad = grad
+        self._learning_rate, self._eps = learning_rate, eps
+        self._adam = self._new_adam()
+        self._steps = 0
+
+    def views(self, flat: Any) -> dict[str, Any]:
+        """Each weight by name as a view into a flat tensor or array `[P]`, such as a target network's."""
+        named, at = {}, 0
+        for name, shape in self._shapes.items():
+            size = prod(shape)
+            named[name] = flat[at : at + size].reshape(shape)
+            at += size
+        return named
+
+    def step(self, loss: Any, learning_rate: float, max_norm: float) -> float:
+        """One step of Adam down `loss`, its gradient scaled down to `max_norm`.
+
+        Returns:
+            The gradient's norm. If it is not finite, nothing was changed.
+        """
+        self._grad.zero_()
+        loss.backward()
+        norm = float(self._grad.norm())
+        if not np.isfinite(norm):
+            return norm
+        self._grad.mul_(min(1.0, max_norm / (norm + 1e-6)))
+        self._adam.param_groups[0]["lr"] = learning_rate
+        self._adam.step()
+        self._steps += 1
+        return norm
+
+    def arrays(self) -> dict[str, Array]:
+        """Copies of the weights by name."""
+        return self.views(self.flat.detach().to("cpu", copy=True).numpy())
+
+    def save(self) -> dict[str, Array]:
+        """The weights, Adam's moments and count, as flat arrays."""
+        moments = self._adam.state[self.flat]
+        zeros = self._torch.zeros_like(self.flat)
+        tensors = (self.flat, moments.get("exp_avg", zeros), moments.get("exp_avg_sq", zeros))
+        saved = {
+            name: tensor.detach().to("cpu", copy=True).numpy()
+            for name, tensor in zip(_SAVED, tensors, strict=True)
+        }
+        return {**saved, "adam_steps": np.array(self._steps, np.int64)}
+
+    def load(self, state: Mapping[str, Array]) -> None:
+        """Take back what `save` gave."""
+        torch = self._torch
+        flat, mean, variance = (torch.from_numpy(np.array(state[name])).to(self._device) for name in _SAVED)
+        with torch.no_grad():
+            self.flat.copy_(flat)
+        self._steps = int(state["adam_steps"])
+        self._adam.state[self.flat] = {
+            "step": torch.tensor(float(self._steps), device=self._device if self._fused else "cpu"),
+            "exp_avg": mean,
+            "exp_avg_sq": variance,
+        }
+
+    def _new_adam(self) -> Any:
+        """Fused (one kernel) where this torch has it for the device; it halves Adam's cost."""
+        adam = self._torch.optim.Adam
+        try:
+            self._fused = True
+            return adam([self.flat], lr=self._learning_rate, eps=self._eps, fused=True)
+        except RuntimeError:
+            self._fused = False
+            return adam([self.flat], lr=self._learning_rate, eps=self._eps)
+
+
+class Normaliser:
+    """Running mean and variance of feature vectors, merged batch by batch (Chan et al. 1979), in float64.
+
+    It lives in the learner; what actors need of it travels with the weights (`scale` below).
+    """
+
+    #: Normalised values are clipped to this.
+    CLIP = 10.0
+
+    def __init__(self, size: int) -> None:
+        self._mean, self._m2, self._count = np.zeros(size), np.zeros(size), 0.0
+
+    def see(self, x: Array) -> None:
+        """Take in features `[rows, size]`."""
+        if not len(x):
+            return
+        rows, mean = len(x), x.mean(axis=0, dtype=np.float64)
+        m2 = ((x - mean) ** 2).sum(axis=0, dtype=np.float64)
+        total, off = self._count + rows, mean - self._mean
+        self._m2 += m2 + off**2 * (self._count * rows / total)
+        self._mean += off * (rows / total)
+        self._count = total
+
+    def scale(self) -> dict[str, Array]:
+        """`norm/mean` and `norm/scale`, float32 `[size]`, for `normalised`. What never varies keeps its unit."""
+        std = np.sqrt(self._m2 / max(self._count, 1.0))
+        scale = np.where(std > 1e-6, 1.0 / np.maximum(std, 1e-6), 1.0)
+        return {"norm/mean": self._mean.astype(np.float32), "norm/scale": scale.astype(np.float32)}
+
+    def save(self) -> dict[str, Array]:
+        """All of it."""
+        return {
+            "norm_mean": self._mean.copy(),
+            "norm_m2": self._m2.copy(),
+            "norm_count": np.array(self._count),
+        }
+
+    def load(self, state: Mapping[str, Array]) -> None:
+        """Take back what `save` gave."""
+        self._mean, self._m2 = np.array(state["norm_mean"]), np.array(state["norm_m2"])
+        self._count = float(state["norm_count"])
+
+
+def normalised(x: Array, weights: Mapping[str, Array]) -> Array:
+    """Features `[..., size]` by a Normaliser's `scale`, if `weights` has one."""
+    if "norm/mean" not in weights:
+        return x
+    scaled: Array = (x - weights["norm/mean"]) * weights["norm/scale"]
+    return np.clip(scaled, -Normaliser.CLIP, Normaliser.CLIP)
