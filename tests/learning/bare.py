@@ -171,7 +171,7 @@ class Bare:
         publish = self._learn_from_queue() if self.replay.kind == "queue" else self._learn_from_windows()
         if publish or not self._on_the_way:
             self._on_the_way.append(self.learner.weights())
-        elif len(self._on_the_way) > 1:
+        else:
             self._on_the_way.append(self._on_the_way[-1])
 
     def _learn_from_queue(self) -> bool:
