@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from p2prl.core.spaces import EnvSpec
-from p2prl.learn.contracts import Array, Batch, Explore, Field, State, Tree, Weights
+from p2prl.errors import UsageError
+from p2prl.learn.contracts import Array, Batch, Explore, Field, ReplaySpec, State, Tree, Weights
+from p2prl.learn.spaces import session_schema
 from p2prl_agents.distributions import Actions
 from p2prl_agents.maths import real
 from p2prl_agents.networks import Activation, Core, Network, Observations
@@ -247,3 +249,28 @@ def array(tensor: Tensor) -> Array:
     """A tensor's values in numpy."""
     values: Array = tensor.detach().cpu().numpy()
     return values
+
+
+def check_burn_in(agent: str, core: Core, burn_in: int, ticks: int) -> None:
+    """Raises UsageError for a burn-in without a core, or one that leaves no tick of a session."""
+    if burn_in and core == "none":
+        raise UsageError(f"{agent}: burn_in needs a core; set core to gru or lstm, or burn_in to 0")
+    if burn_in >= ticks:
+        raise UsageError(f"{agent}: burn_in {burn_in} leaves nothing of sessions of {ticks} ticks")
+
+
+def queue_spec(
+    env: EnvSpec, fields: Mapping[str, Field], *, ticks: int, batch: int, waiting: int, max_lag: int
+) -> ReplaySpec:
+    """A queue of whole sessions, of which `waiting` batches may wait at the shards."""
+    size_bytes = session_schema(env, fields, ticks).session_bytes()
+    return ReplaySpec(
+        kind="queue",
+        ticks=ticks,
+        batch=batch,
+        window=0,
+        capacity_bytes=waiting * batch * size_bytes,
+        min_ticks=0,
+        max_lag=max_lag,
+        fresh=True,
+    )

@@ -20,11 +20,20 @@ import numpy as np
 from msgspec import Meta
 
 from p2prl.core.spaces import EnvSpec
-from p2prl.learn.contracts import Batch, Field, ReplaySpec, Update
+from p2prl.learn.contracts import Array, Batch, Field, ReplaySpec, Update
 from p2prl_agents.maths import explained_variance, gae, real
 from p2prl_agents.networks import Activation, Core
 from p2prl_agents.ops import Tensor
-from p2prl_agents.policies import ActorCritic, PolicyActor, PolicyLearner, Sessions, annealed, array
+from p2prl_agents.policies import (
+    ActorCritic,
+    PolicyActor,
+    PolicyLearner,
+    Sessions,
+    annealed,
+    array,
+    check_burn_in,
+    queue_spec,
+)
 
 Positive = Annotated[int, Meta(ge=1)]
 NotNegative = Annotated[int, Meta(ge=0)]
@@ -79,8 +88,8 @@ class PPOSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """T, the length of a session."""
     batch: Positive = 16
     """Sessions per update."""
-    capacity_bytes: Positive = 20_000
-    """What may wait at the shards, decoded. Small: what waits grows old. One batch always fits."""
+    waiting: Positive = 1
+    """Batches that may wait at the shards. Few: what waits grows old."""
     max_lag: NotNegative = 8
     """Sessions older than this many weights versions are refused as stale; 0 for no limit."""
 
@@ -92,8 +101,10 @@ class PPO:
     ladder: ClassVar[int] = 1
 
     def __init__(self, env: EnvSpec, settings: PPOSettings) -> None:
-        """Raises UsageError for an action that cannot be drawn."""
+        """Raises UsageError for an action that cannot be drawn, or a burn-in that leaves nothing."""
         s = self.settings = settings
+        self._env = env
+        check_burn_in("ppo", s.core, s.burn_in, s.ticks)
         self.nets = ActorCritic(
             env,
             "ppo",
@@ -112,14 +123,8 @@ class PPO:
     def replay(self) -> ReplaySpec:
         """A queue of whole sessions, none older than `max_lag`."""
         s = self.settings
-        return ReplaySpec(
-            kind="queue",
-            ticks=s.ticks,
-            batch=s.batch,
-            window=0,
-            capacity_bytes=s.capacity_bytes,
-            min_ticks=0,
-            max_lag=s.max_lag,
+        return queue_spec(
+            self._env, self.fields(), ticks=s.ticks, batch=s.batch, waiting=s.waiting, max_lag=s.max_lag
         )
 
     def actor(self) -> PolicyActor:
@@ -160,6 +165,15 @@ class PPOLearner(PolicyLearner):
         metrics["kl"] = steps[-1]["kl"]
         return Update(metrics={**metrics, "explained_variance": critic, "steps": len(steps)}, publish=True)
 
+    def save(self) -> Mapping[str, Array]:
+        """All of it, and the seed of the minibatches' order."""
+        return {**super().save(), "seed": np.array(self._seed, np.int64)}
+
+    def load(self, state: Mapping[str, Array]) -> None:
+        """Go on exactly where `save` was called."""
+        super().load(state)
+        self._seed = int(state["seed"])
+
     def _data(self, batch: Batch, sessions: Sessions) -> tuple[dict[str, Tensor], float]:
         """What each minibatch takes its rows of, and the critic's explained variance."""
         s = self._settings
@@ -198,8 +212,7 @@ class PPOLearner(PolicyLearner):
         advantage = (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-8)
         fallen = annealed(1.0, s.learning_rate_end, self.updates, s.learning_rate_updates)
         ratio, clip = log_ratio.exp(), s.clip * fallen
-        clipped = ratio.clamp(1 - clip, 1 + clip)
-        policy_loss = -torch.minimum(ratio * advantage, clipped * advantage).mean()
+        policy_loss = -surrogate(torch, ratio, advantage, clip).mean()
         value_loss = 0.5 * (data["target"] - values)[mask].square().mean()
         bonus = entropy[mask].mean()
         loss = policy_loss + s.value_weight * value_loss - s.entropy * bonus
@@ -211,3 +224,8 @@ class PPOLearner(PolicyLearner):
         losses = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": bonus}
         numbers = {name: float(value.detach()) for name, value in losses.items()}
         return {**numbers, "grad_norm": norm, "kl": float(kl), "clipped": float(outside)}
+
+
+def surrogate(torch: Any, ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
+    """The clipped objective of each tick (the paper's equation 7), of two tensors of one shape."""
+    return torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)

@@ -2,7 +2,7 @@
 
 Source: IMPALA, Espeholt et al. 2018 (arXiv:1802.01561). Players draw from the policy that they have; the learner is
 always some versions ahead, and weighs each tick by how likely its own policy would have done the same, clipped. With
-no lag this is advantage actor-critic (A2C; Mnih et al. 2016, arXiv:1602.01783): the preset `cartpole-a2c`.
+no lag this is advantage actor-critic (A2C; Mnih et al. 2016, arXiv:1602.01783): the preset `a2c`.
 
 With `core` the policy has a memory. Sessions carry the state with which they began, as the player had it; it is worked
 out from there anew in each update, begins at zeros after each reset, and `burn_in` ticks may warm it up first
@@ -23,7 +23,15 @@ from p2prl.learn.contracts import Batch, Field, ReplaySpec, Update
 from p2prl_agents.maths import explained_variance, real, vtrace
 from p2prl_agents.networks import Activation, Core
 from p2prl_agents.ops import Tensor
-from p2prl_agents.policies import ActorCritic, PolicyActor, PolicyLearner, annealed, array
+from p2prl_agents.policies import (
+    ActorCritic,
+    PolicyActor,
+    PolicyLearner,
+    annealed,
+    array,
+    check_burn_in,
+    queue_spec,
+)
 
 Positive = Annotated[int, Meta(ge=1)]
 NotNegative = Annotated[int, Meta(ge=0)]
@@ -74,8 +82,8 @@ class VTraceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """T, the length of a session."""
     batch: Positive = 16
     """Sessions per update."""
-    capacity_bytes: Positive = 1_000_000
-    """What may wait at the shards, decoded. Small: what waits grows old."""
+    waiting: Positive = 1
+    """Batches that may wait at the shards. Few: what waits grows old."""
     max_lag: NotNegative = 0
     """Sessions older than this many weights versions are refused as stale; 0 for no limit."""
 
@@ -87,8 +95,10 @@ class VTrace:
     ladder: ClassVar[int] = 1
 
     def __init__(self, env: EnvSpec, settings: VTraceSettings) -> None:
-        """Raises UsageError for an action that cannot be drawn."""
+        """Raises UsageError for an action that cannot be drawn, or a burn-in that leaves nothing."""
         s = self.settings = settings
+        self._env = env
+        check_burn_in("vtrace", s.core, s.burn_in, s.ticks)
         self.nets = ActorCritic(
             env,
             "vtrace",
@@ -107,14 +117,8 @@ class VTrace:
     def replay(self) -> ReplaySpec:
         """A queue of whole sessions."""
         s = self.settings
-        return ReplaySpec(
-            kind="queue",
-            ticks=s.ticks,
-            batch=s.batch,
-            window=0,
-            capacity_bytes=s.capacity_bytes,
-            min_ticks=0,
-            max_lag=s.max_lag,
+        return queue_spec(
+            self._env, self.fields(), ticks=s.ticks, batch=s.batch, waiting=s.waiting, max_lag=s.max_lag
         )
 
     def actor(self) -> PolicyActor:

@@ -223,6 +223,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
         ladder: rungs of the exploration ladder.
         when_full, window_bytes, window_bundles: the player's and member's flow control.
         max_lag: sessions older than this many versions are stale; 0 for no limit.
+        fresh: players wait for room before they play, so that they play with the newest weights.
     """
 
     run_id: str
@@ -243,6 +244,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     window_bundles: int
     max_lag: int
     envs: int
+    fresh: bool = False
 
 
 class Seat(msgspec.Struct, frozen=True, kw_only=True):

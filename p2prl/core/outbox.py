@@ -96,6 +96,7 @@ class Outbox:
         resend_s: how long a verdict may take before the bundle is sent again; doubles with each attempt.
         block_s: how long a shard whose socket took nothing is left alone.
         books: those that go on in these; what is pending in them waits outside.
+        fresh: there is room only for what could go at once: players wait before they play, not after.
     """
 
     def __init__(
@@ -105,8 +106,10 @@ class Outbox:
         resend_s: float = 5.0,
         block_s: float = 0.01,
         books: Books | None = None,
+        fresh: bool = False,
     ) -> None:
         books = books or Books()
+        self._fresh = fresh
         self._window_bytes = window_bytes
         self._window_bundles = window_bundles
         self._resend_s = resend_s
@@ -138,12 +141,12 @@ class Outbox:
         Behind a closed gate one waiting bundle is enough: more would only grow old here.
         """
         fits = self._size_bytes < self._window_bytes and self._count < self._window_bundles
-        return self._count == 0 or (fits and not self.gated)
+        return not self.gated and fits if self._fresh else self._count == 0 or (fits and not self.gated)
 
     @property
     def gated(self) -> bool:
-        """True if it is the grant that keeps bundles here, and not the shards."""
-        return bool(self._unsent) and not self._may_send()
+        """True if it is the grant that keeps bundles (fresh: the players) waiting, and not the shards."""
+        return (self._fresh or bool(self._unsent)) and not self._may_send()
 
     @property
     def up(self) -> bool:

@@ -60,6 +60,8 @@ class ReplaySpec(msgspec.Struct, frozen=True):
             limit. A whole session counts all its ticks. A queue has none: it is 1 by definition, and `capacity_bytes`
             is what limits it.
         max_lag: sessions older than this many weights versions are stale; 0 for no limit.
+        fresh: players wait for room at the shards before they play, not after: what they play is then of the newest
+            weights, at the price of a pause. For on-policy agents whose queue is short.
         observations, actions: False: these columns are neither sent nor stored, and no batch has them. The actor gets
             its observations all the same.
     """
@@ -72,6 +74,7 @@ class ReplaySpec(msgspec.Struct, frozen=True):
     min_ticks: int = 1000
     samples_per_insert: float = 0.0
     max_lag: int = 0
+    fresh: bool = False
     observations: bool = True
     actions: bool = True
 

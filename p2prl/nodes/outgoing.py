@@ -105,16 +105,15 @@ class Outgoing:
         config = self._config
         rules = Rules(config.spool_bytes, config.keep_free_bytes, run.when_full == "drop_oldest", run.max_lag)
         self.run = run
-        self.outbox = Outbox(run.window_bytes, run.window_bundles)
         self._up_at = self._loop.now()
         root = Path(config.spool_folder) if config.spool_folder else None
         self.spool = self._open_spool(run.run_id, rules, root)
-        old = self.spool.recovered
+        books = None if (old := self.spool.recovered) is None else old.books
+        self.outbox = Outbox(run.window_bytes, run.window_bundles, books=books, fresh=run.fresh)
         if old is None:
             return
         self.account = old.name or self.boot_id
         self.steps, self.episodes = old.steps, old.episodes
-        self.outbox = Outbox(run.window_bytes, run.window_bundles, books=old.books)
         self.spool.note()
         self._say_what_waits("found in the spool")
 
@@ -226,6 +225,7 @@ class Outgoing:
     def granted(self, grant: int | None) -> None:
         """How many ticks may be without a verdict."""
         self._apply(self.outbox.granted(grant, self._loop.now()))
+        self._credit()
 
     def receipts(self, receipts: m.Receipts) -> None:
         """Verdicts, on bundles of this boot or of an earlier one."""

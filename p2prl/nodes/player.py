@@ -29,7 +29,7 @@ from p2prl.wire.weights import decode_weights
 log = logging.getLogger("p2prl")
 
 _LIMITS = Limits(message_bytes=-1, send_messages=100, receive_messages=100)
-#: Bundles that the member may hold unanswered before this player waits (or drops).
+#: Bundles that the member may hold unanswered before this player waits (or drops), at most.
 _FIRST_CREDIT = 2
 #: With `drop_oldest`: finished bundles kept here while the window is full.
 _BACKLOG = 4
@@ -46,7 +46,9 @@ class Player:
         self.version = -1
         self.serial = 0
         self.taken = 0
-        self.credit = _FIRST_CREDIT
+        #: One at a time where what waits would only grow old.
+        self._most_credit = 1 if config.run.fresh else _FIRST_CREDIT
+        self.credit = self._most_credit
         #: Bundles, steps and episodes that were dropped and that the member was not told of yet.
         self.dropped = [0, 0, 0]
         #: Played and not handed over yet, oldest first.
@@ -124,7 +126,8 @@ class Player:
         while (received := self.socket.receive()) is not None:
             message = frames.decode_to_player(received.frames[0])
             if isinstance(message, m.PlayerCredit):
-                self.taken, self.credit = message.serial, message.credit
+                self.taken = message.serial
+                self.credit = min(message.credit, self._most_credit)
             elif message.version > self.version:
                 newest = (message.version, received.frames[1])
         if newest is not None:
@@ -139,7 +142,7 @@ class Player:
         """Play one bundle if there is anything to play with and room for it; True to be called again at once."""
         if self.version < 0:
             return False
-        if self.run.when_full == "wait" and self.backlog:
+        if self.run.when_full == "wait" and (self.backlog or (self.run.fresh and not self._has_credit())):
             return False  # credit will come as a message
         self._hand_over(self._play())
         return True
@@ -196,17 +199,17 @@ class Player:
         """Hand over what the credit allows."""
         while self.backlog:
             message, header, payload = self.backlog[0]
-            if self._sent_unanswered() >= self.credit:
+            if not self._has_credit():
                 return
             if not self.socket.send([frames.encode(message), header, payload]):
                 return
             self.backlog.popleft()
             self._sent.append(message.serial)
 
-    def _sent_unanswered(self) -> int:
+    def _has_credit(self) -> bool:
         while self._sent and self._sent[0] <= self.taken:
             self._sent.popleft()
-        return len(self._sent)
+        return len(self._sent) < self.credit
 
 
 class SchemaDiffers(P2prlError):

@@ -99,6 +99,7 @@ def prepare(experiment: Experiment, results: Path, resume: bool) -> Prepared:
         window_bundles=experiment.play.window_bundles,
         max_lag=replay.max_lag,
         envs=experiment.play.envs,
+        fresh=replay.fresh,
     )
     return Prepared(run, replay, folder, file)
 

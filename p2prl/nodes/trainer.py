@@ -177,6 +177,8 @@ class Trainer:
         batch = self.sampler.next_batch()
         if batch is None or self.learner is None:
             return False
+        if self.config.replay.fresh:
+            self.report()  # players may go on while this update is made
         self._update(batch)
         return True
 

@@ -274,6 +274,21 @@ def test_up_means_that_a_shard_is_there() -> None:
     assert not box.up
 
 
+def test_where_sessions_must_be_fresh_nobody_plays_ahead_of_the_grant() -> None:
+    """What was played before there is room waits, and grows old; here players wait instead."""
+    for fresh in (False, True):
+        box = Outbox(1000, 10, fresh=fresh)
+        box.shards_listed(1, shards("a"), 0.0)
+        box.granted(0, 0.0)
+        assert (box.room, box.gated) == (not fresh, fresh)
+        box.granted(8, 0.0)
+        assert (box.room, box.gated) == (True, False)
+        assert len(sends(box.produced(0, 100, 8, 0.0))) == 1
+        assert (box.room, box.gated) == (not fresh, fresh)
+        assert box.settled(0, stored(0), 8, 0.1)
+        assert (box.room, box.gated) == (True, False)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_lossy_shards_store_everything_once(seed: int) -> None:
     """Messages and receipts are lost at random, shards restart: all arrives, once, and the books always balance."""

@@ -1,0 +1,242 @@
+"""vtrace and ppo: the learner sees a session as the player played it, and moves the way its paper says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from p2prl_agents.policies import PolicyLearner
+from p2prl_agents.ppo import PPO, PPOLearner, surrogate
+from p2prl_agents.vtrace import VTrace, VTraceLearner
+from p2prl_envs.chain import make_chain
+
+from p2prl.core.schema import RESET, TERMINATED
+from p2prl.errors import UsageError
+from p2prl.learn.rollout import Rollout
+from p2prl.learn.spaces import env_spec, session_schema
+from p2prl.registry import make_agent
+
+
+def make() -> gym.Env:
+    """Episodes of at most five ticks, so that sessions hold several."""
+    return make_chain(length=4, observation="box", max_steps=5, step_reward=-0.1)
+
+
+SPEC = env_spec(make(), "chain")
+CORES = ("none", "gru", "lstm")
+
+
+def played(agent: Any, learner: PolicyLearner, bundles: int = 3) -> dict[str, np.ndarray]:
+    """A batch of sessions `[N, T]` as the trainer gets them, after a bundle whose state the others inherit."""
+    actor = agent.actor()
+    actor.load(learner.weights())
+    schema = session_schema(SPEC, agent.fields(), agent.replay().ticks)
+    rollout = Rollout(make, SPEC, schema, actor, slots=4, ladder=1, rank=0, seed=3)
+    try:
+        rollout.collect()
+        columns = [rollout.collect().columns for _ in range(bundles)]
+    finally:
+        rollout.close()
+    batch = {name: np.concatenate([c[name].swapaxes(0, 1) for c in columns]) for name in columns[0]}
+    return {**batch, "version": np.zeros(len(batch["flags"]), np.int64)}
+
+
+@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize("kind", [VTrace, PPO])
+def test_unchanged_weights_give_the_probabilities_that_were_played(kind: Any, core: str) -> None:
+    """Through resets inside sessions and states carried from one session into the next."""
+    agent = make_agent(kind, SPEC, {"core": core, "hidden": [16], "core_units": 8, "ticks": 12})
+    learner = agent.learner("cpu", 5)
+    batch = played(agent, learner)
+    assert (batch["flags"][:, 1:-1] & RESET).any()
+    sessions = learner.sessions(batch)
+    outputs, values = learner.outputs(sessions)
+    log_prob, entropy = learner.judge(outputs[:, :-1], sessions)
+    np.testing.assert_allclose(log_prob.detach().numpy(), batch["log_prob"], atol=1e-5)
+    assert values.shape == (len(batch["flags"]), 13)
+    assert (entropy > 0).all()
+
+
+def test_a_memory_that_was_not_carried_over_would_be_noticed() -> None:
+    """The test above can fail: without the stored state the probabilities are others."""
+    agent = make_agent(VTrace, SPEC, {"core": "gru", "ticks": 3})
+    learner = agent.learner("cpu", 5)
+    with torch.no_grad():
+        learner.trainable.flat.mul_(3)
+    batch = played(agent, learner)
+    batch["policy/hidden"] = np.zeros_like(batch["policy/hidden"])
+    sessions = learner.sessions(batch)
+    log_prob, _ = learner.judge(learner.outputs(sessions)[0][:, :-1], sessions)
+    assert np.abs(log_prob.detach().numpy() - batch["log_prob"]).max() > 1e-4
+
+
+def test_actors_get_the_policy_without_the_critic() -> None:
+    for settings in ({}, {"shared": True}, {"core": "gru"}):
+        learner = make_agent(VTrace, SPEC, settings).learner("cpu", 1)
+        names = set(learner.weights())
+        assert "policy/logits/weight" in names
+        assert not [name for name in names if "value" in name or name.startswith("critic")]
+
+
+def test_normalisation_travels_with_the_weights() -> None:
+    """The player divides as the learner did when it published."""
+    agent = make_agent(VTrace, SPEC, {"normalise": True, "ticks": 12})
+    learner = agent.learner("cpu", 5)
+    learner.update(played(agent, learner))
+    scale = learner.weights()
+    assert scale["norm/mean"].any()
+    batch = played(agent, learner)
+    before = {name: values.copy() for name, values in learner.save().items()}
+    learner.sessions(batch)  # takes the batch into the statistics
+    assert learner.save()["norm_count"] > before["norm_count"]
+    learner.load(before)
+    actor = agent.actor()
+    actor.load(learner.weights())
+    obs = batch["obs"][:, 0]
+    _, _, fields = actor.act(obs, actor.start(len(obs)), None)
+    x = (obs - scale["norm/mean"]) * scale["norm/scale"]
+    logits = learner.nets.policy.unroll(
+        learner._ops,
+        learner.trainable.tensors,
+        {"features": torch.from_numpy(np.clip(x, -10, 10)[:, None].astype(np.float32))},
+        {},
+        torch.ones(len(obs), 1),
+    )["logits"][:, 0]
+    best = torch.log_softmax(logits, -1).amax(-1).detach().numpy()
+    np.testing.assert_allclose(fields["log_prob"], best, atol=1e-5)
+
+
+def one_tick(reward: float, flags: int = TERMINATED) -> dict[str, np.ndarray]:
+    """Eight sessions of one tick each: action 1 in the same place, for the same reward."""
+    count = 8
+    return {
+        "obs": np.tile(np.array([[1.0, 0.0], [2.0, 1.0]], np.float32), (count, 1, 1)),
+        "action": np.ones((count, 1), np.uint8),
+        "reward": np.full((count, 1), reward, np.float32),
+        "flags": np.full((count, 1), flags, np.uint8),
+        "log_prob": np.full((count, 1), np.log(0.5), np.float32),
+        "version": np.zeros(count, np.int64),
+    }
+
+
+def chance_of_one(agent: Any, learner: PolicyLearner) -> float:
+    actor = agent.actor()
+    actor.load(learner.weights())
+    sessions = learner.sessions(one_tick(0))
+    log_prob, _ = learner.judge(learner.outputs(sessions)[0][:, :-1], sessions)
+    return float(log_prob[0, 0].detach().exp())
+
+
+@pytest.mark.parametrize("reward", [1.0, -1.0])
+def test_vtrace_makes_what_paid_likelier(reward: float) -> None:
+    agent = make_agent(VTrace, SPEC, {"ticks": 1, "entropy": 0.0})
+    learner = agent.learner("cpu", 1)
+    before = chance_of_one(agent, learner)
+    learner.update(one_tick(reward))
+    assert (chance_of_one(agent, learner) - before) * reward > 1e-4
+
+
+def test_vtrace_first_update_by_hand() -> None:
+    """Losses of the first update: value and policy of an agent whose heads are nearly zero are known."""
+    agent = make_agent(VTrace, SPEC, {"ticks": 1, "entropy": 0.0})
+    learner = agent.learner("cpu", 1)
+    sessions = learner.sessions(one_tick(1.0))
+    outputs, values = learner.outputs(sessions)
+    value, log_prob = (
+        float(values[0, 0].detach()),
+        float(learner.judge(outputs[:, :-1], sessions)[0][0, 0].detach()),
+    )
+    metrics = learner.update(one_tick(1.0)).metrics
+    rho = min(1.0, np.exp(log_prob) / 0.5)
+    # Terminated: v_s - V = rho (1 - V), and so is the advantage.
+    assert metrics["policy_loss"] == pytest.approx(-log_prob * rho * (1 - value), rel=1e-4)
+    assert metrics["value_loss"] == pytest.approx(0.5 * (rho * (1 - value)) ** 2, rel=1e-4)
+    assert metrics["entropy"] == pytest.approx(np.log(2), abs=1e-3)
+
+
+def test_the_clipped_objective_by_hand() -> None:
+    ratio = torch.tensor([1.5, 1.5, 0.5, 0.5, 1.1])
+    advantage = torch.tensor([1.0, -1.0, 1.0, -1.0, 2.0])
+    values = surrogate(torch, ratio, advantage, 0.2)
+    torch.testing.assert_close(values, torch.tensor([1.2, -1.5, 0.5, -0.8, 2.2]))
+
+
+def test_ppo_begins_each_update_at_the_policy_that_played() -> None:
+    """One epoch, one minibatch: the ratio is 1 everywhere, nothing is clipped, and the loss is -mean advantage = 0."""
+    agent = make_agent(PPO, SPEC, {"epochs": 1, "minibatch": 10_000, "ticks": 12})
+    learner = agent.learner("cpu", 5)
+    metrics = learner.update(played(agent, learner)).metrics
+    assert metrics["kl"] == pytest.approx(0, abs=1e-6)
+    assert metrics["clipped"] == 0
+    assert metrics["policy_loss"] == pytest.approx(0, abs=1e-5)
+    assert metrics["steps"] == 1
+
+
+def test_ppo_leaves_epochs_out_once_the_policy_has_moved() -> None:
+    settings = {"epochs": 50, "minibatch": 10_000, "ticks": 12, "learning_rate": 0.05}
+    far = make_agent(PPO, SPEC, settings)
+    learner = far.learner("cpu", 5)
+    assert learner.update(played(far, learner)).metrics["steps"] == 50
+    near = make_agent(PPO, SPEC, {**settings, "target_kl": 0.01})
+    learner = near.learner("cpu", 5)
+    assert learner.update(played(near, learner)).metrics["steps"] < 50
+
+
+@pytest.mark.parametrize("core", CORES)
+def test_ppo_takes_each_tick_once_an_epoch(core: str) -> None:
+    """With a core by whole sessions, without one by ticks; RESET ticks and the burn-in are no part of it."""
+    agent = make_agent(PPO, SPEC, {"core": core, "epochs": 2, "minibatch": 24, "ticks": 12})
+    learner = agent.learner("cpu", 5)
+    assert isinstance(learner, PPOLearner)
+    batch = played(agent, learner)
+    data, _ = learner._data(batch, learner.sessions(batch))
+    seen = np.zeros(data["mask"].shape[0], int)
+    for rows in learner._minibatches(data["mask"]):
+        np.add.at(seen, rows.numpy(), 1)
+    useful = data["mask"].numpy().any(axis=1)
+    assert (seen[useful] == 2).all()
+    assert (seen[~useful] == 0).all()
+    assert useful.all() == (core != "none")
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize("kind", [VTrace, PPO])
+@pytest.mark.parametrize("core", CORES)
+def test_an_update_that_is_not_finite_changes_nothing_and_says_so(kind: Any, core: str) -> None:
+    agent = make_agent(kind, SPEC, {"core": core, "ticks": 12})
+    learner = agent.learner("cpu", 5)
+    batch = played(agent, learner)
+    learner.update(batch)
+    before = {name: values.copy() for name, values in learner.save().items()}
+    update = learner.update({**batch, "reward": np.full_like(batch["reward"], np.inf)})
+    assert "norm is" in update.skipped
+    assert update.publish is False
+    after = learner.save()
+    for name in ("parameters", "adam_mean", "adam_variance", "adam_steps"):
+        assert np.array_equal(before[name], after[name]), name
+    assert learner.update(batch).skipped == ""
+
+
+@pytest.mark.parametrize("kind", [VTrace, PPO])
+def test_burnt_in_ticks_are_not_learned_from(kind: Any) -> None:
+    """Rewards there change nothing: V-trace and GAE look forward only."""
+    agent = make_agent(kind, SPEC, {"core": "gru", "ticks": 12, "burn_in": 4})
+    learners = [agent.learner("cpu", 5) for _ in range(2)]
+    batch = played(agent, learners[0])
+    assert isinstance(learners[0], (VTraceLearner, PPOLearner))
+    other = {**batch, "reward": batch["reward"].copy()}
+    other["reward"][:, :4] += 7
+    for learner, data in zip(learners, (batch, other), strict=True):
+        learner.update(data)
+    assert np.array_equal(learners[0].save()["parameters"], learners[1].save()["parameters"])
+
+
+@pytest.mark.parametrize("kind", [VTrace, PPO])
+def test_a_session_must_be_longer_than_its_burn_in(kind: Any) -> None:
+    with pytest.raises(UsageError, match="burn_in 12 leaves nothing of sessions of 12 ticks"):
+        make_agent(kind, SPEC, {"core": "gru", "ticks": 12, "burn_in": 12})
+    with pytest.raises(UsageError, match="burn_in needs a core"):
+        make_agent(kind, SPEC, {"burn_in": 1})
