@@ -44,8 +44,8 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ReplayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[replay]`: overrides of what the agent asks for; null keeps the agent's value. The last is the host's own."""
 
-    kind: Literal["queue", "uniform"] | None = None
-    """`queue`: each session once, about in order. `uniform`: at random, again and again."""
+    kind: Literal["queue", "uniform", "prioritised"] | None = None
+    """`queue`: each session once, about in order. `uniform`: at random. `prioritised`: surprises more often."""
     ticks: Count | None = None
     """T, the length of every session."""
     batch: Count | None = None

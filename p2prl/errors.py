@@ -9,6 +9,7 @@
     ├── LimitsForbid (7)          the machine's owner does not allow it
     ├── MissingPackage (1)        an environment or agent that is not installed here
     ├── CorruptCheckpoint (1)     no readable checkpoint
+    ├── LearningFailed (1)        loss, gradients or weights are not finite, and stay so
     └── ProtocolError (1)
         ├── LocalProtocolError    our bug: we were about to say something illegal
         └── RemoteProtocolError   theirs: what arrived is malformed; `reason` is what is counted
@@ -75,6 +76,10 @@ class MissingPackage(P2prlError):
 
 class CorruptCheckpoint(P2prlError):
     """A checkpoint is unreadable, truncated or not marked as done."""
+
+
+class LearningFailed(P2prlError):
+    """The loss, the gradients or the weights are not finite, and will not mend themselves."""
 
 
 class ProtocolError(P2prlError):

@@ -7,6 +7,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -36,7 +37,15 @@ _NAMESPACES = {
     "dm_control": "shimmy[dm-control]",
     "procgen": "procgen",
 }
+#: Ids whose spaces or seeds cannot be taken as they are, and how to ask for them.
+_ASKED_AS = (
+    (re.compile(r"((?:MiniGrid|BabyAI)-.+)"), "--env minigrid --set env.args.env={}"),
+    (re.compile(r"mobile-(small|medium|large)-.+"), "--env mobile --set env.args.size={}"),
+)
 _AGENT_PARTS = ("Settings", "ladder", "fields", "replay", "actor", "learner")
+
+# Half of all environments import pygame, which greets on stdout; with --json that is JSON's alone.
+os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 
 
 class EnvFactory:
@@ -105,6 +114,9 @@ def make_env_factory(env_id: str, args: Mapping[str, Any], provided_by: str = ""
     except (gym_error.DependencyNotInstalled, ImportError) as error:
         raise _missing(env_id, error, provided_by) from error
     except gym_error.Error as error:
+        for pattern, flags in _ASKED_AS:
+            if asked := pattern.fullmatch(env_id):
+                raise UsageError(f"{env_id} is to be had as {flags.format(asked[1])}") from error
         raise _unknown_env(env_id, error, provided_by) from error
     return EnvFactory(env_id, source, lambda **kwargs: gym.make(env_id, **kwargs), args)
 
@@ -145,7 +157,8 @@ def make_agent(cls: type[Agent], env: EnvSpec, settings: Mapping[str, Any]) -> A
     """An agent bound to an environment, its settings checked.
 
     Raises:
-        UsageError: an unknown setting, a bad value, or spaces that the algorithm cannot act in.
+        UsageError: an unknown setting, a bad value, or spaces that the algorithm cannot act in; then the text names the
+            installed agents that can.
     """
     known = [field.encode_name for field in msgspec.structs.fields(cls.Settings)]
     for key in settings:
@@ -157,7 +170,27 @@ def make_agent(cls: type[Agent], env: EnvSpec, settings: Mapping[str, Any]) -> A
         text, _, place = str(error).replace("`", "").partition(" - at $.")
         where = f"{cls.__name__}'s setting {place!r}" if place else f"{cls.__name__}'s settings"
         raise UsageError(f"{where}: {text[:1].lower()}{text[1:]}") from error
-    return cls(env, converted)
+    try:
+        return cls(env, converted)
+    except UsageError as error:
+        if _can_act(cls, env):
+            raise  # so it is the settings that do not fit each other
+        raise UsageError(f"{error}; {_agents_for(env)}") from error
+
+
+def _agents_for(env: EnvSpec) -> str:
+    """Which installed agents can act in an environment's spaces, in words. They are all imported; none needs torch."""
+    able = [name for name in agent_names() if _can_act(name, env)]
+    return f"agents that can: {', '.join(able)}" if able else "no installed agent can"
+
+
+def _can_act(agent: str | type[Agent], env: EnvSpec) -> bool:
+    try:
+        cls = resolve_agent(agent) if isinstance(agent, str) else agent
+        cls(env, cls.Settings())
+    except Exception:  # noqa: BLE001 - perhaps a broken package, which is not the one that was asked for
+        return False
+    return True
 
 
 def provider(source: Any) -> str:
@@ -278,7 +311,31 @@ def _missing(name: str, error: Exception, provided_by: str = "") -> MissingPacka
         package = module
     if not package:
         return MissingPackage(f"{name} cannot be imported: {_line(error)}")
+    package = _our_extra(package) or package
     return MissingPackage(f'{name} needs a package that is missing here: pip install "{package}"', package)
+
+
+def _our_extra(package: str) -> str:
+    """`p2prl[box2d]` for a package that one of p2prl's own extras brings, else nothing.
+
+    The smallest such extra; `package` may be a module's name, as `mobile_env`.
+    """
+    brings: dict[str, set[str]] = {}
+    try:
+        lines = metadata.requires("p2prl") or []
+    except metadata.PackageNotFoundError:  # a source tree on the path, not installed
+        return ""
+    for line in lines:
+        wanted, extra = re.match(r"[^\s<>=!~;(]+", line), re.search(r"extra == ['\"]([^'\"]+)", line)
+        if wanted and extra:
+            brings.setdefault(extra[1], set()).add(_plain(wanted[0]))
+    having = [extra for extra, packages in brings.items() if _plain(package) in packages]
+    return f"p2prl[{min(having, key=lambda extra: len(brings[extra]))}]" if having else ""
+
+
+def _plain(package: str) -> str:
+    """As package indexes compare names."""
+    return re.sub(r"[-_.]+", "-", package).lower()
 
 
 def _unknown_env(env_id: str, error: Exception, provided_by: str = "") -> P2prlError:

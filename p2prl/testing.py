@@ -9,8 +9,9 @@ Each raises an AssertionError whose one line says what is wrong. They use numpy'
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, get_args
 
 import gymnasium as gym
 import numpy as np
@@ -30,9 +31,10 @@ from p2prl.learn.contracts import (
 )
 from p2prl.learn.spaces import action_for_env, agent_schema, env_spec, join, split
 from p2prl.registry import make_agent
+from p2prl.replay.params import ReplayKind
 
 _SLOTS = 3
-_KINDS = ("queue", "uniform", "prioritised")
+_KINDS = get_args(ReplayKind)
 
 
 def check_agent(
@@ -69,8 +71,12 @@ def check_agent(
 def check_env(make_env: Callable[[], gym.Env[Any, Any]], steps: int = 300) -> None:
     """An environment can be played by p2prl: storable spaces, seeds that work, observations that fit their space.
 
-    `steps` random steps are played twice from one seed; both must agree. An environment on the wall clock (RealTime)
-    agrees only while it is stepped in time.
+    `steps` random steps are played from one seed in two environments, and again in the first, which has then played
+    already: all must agree. Another seed must give other episodes, unless episodes never differ. An environment on the
+    wall clock (RealTime) agrees only while it is stepped in time.
+
+    An observation outside its space's bounds is common and harmless: each leaf's first one is warned of, as a
+    `UserWarning` with the value.
 
     Raises:
         AssertionError: what is wrong, in one line.
@@ -79,11 +85,13 @@ def check_env(make_env: Callable[[], gym.Env[Any, Any]], steps: int = 300) -> No
     one, other = make_env(), make_env()
     try:
         spec = env_spec(one, "the environment")
-        traces = [_trace(env, spec, steps) for env in (one, other)]
-        for step, (a, b) in enumerate(zip(*traces, strict=True)):
-            assert a == b, (
-                f"two environments with the same seed and actions differ at step {step}: reset(seed=) ignored?"
-            )
+        judge = _Judge(spec)
+        first = _trace(one, judge, steps)
+        _same_trace(
+            first, _trace(other, judge, steps), "two environments with the same seed and actions differ"
+        )
+        _same_trace(first, _trace(one, judge, steps), "an environment that has played differs from a new one")
+        _check_seeds_matter(one, judge, first, steps)
     finally:
         one.close()
         other.close()
@@ -187,6 +195,8 @@ def _batches(agent: Agent, env: EnvSpec, count: int) -> list[dict[str, Array]]:
         batch["version"] = np.zeros(replay.batch, np.int64)
         if replay.kind == "prioritised":
             batch["probability"] = rng.uniform(0.1, 10.0, replay.batch).astype(np.float32)
+        elif replay.kind == "uniform":
+            batch["probability"] = np.ones(replay.batch, np.float32)
         batches.append(batch)
     return batches
 
@@ -255,53 +265,83 @@ def _same(space: Space, one: Tree, other: Tree) -> bool:
     return all(np.array_equal(first[name], second[name]) for name in first)
 
 
-def _trace(env: gym.Env[Any, Any], spec: EnvSpec, steps: int) -> list[bytes]:
-    """Everything an environment says over `steps` random steps, as bytes."""
+def _same_trace(one: list[bytes], other: list[bytes], text: str) -> None:
+    for step, (a, b) in enumerate(zip(one, other, strict=True)):
+        assert a == b, f"{text} at step {step}: reset(seed=) ignored?"
+
+
+def _check_seeds_matter(env: gym.Env[Any, Any], judge: _Judge, first: list[bytes], steps: int) -> None:
+    """Another seed than that of `first` gives other episodes, if episodes ever differ."""
+    if _trace(env, judge, steps, seed=7) == first:
+        one, other = (_trace(env, judge, steps, seed=None) for _ in range(2))
+        assert one == other, "episodes differ, and two seeds gave the same ones: reset(seed=) ignored?"
+
+
+def _trace(env: gym.Env[Any, Any], judge: _Judge, steps: int, seed: int | None = 6) -> list[bytes]:
+    """Everything an environment says over `steps` random steps, always the same, as bytes."""
+    spec = judge.spec
     rng = np.random.default_rng(5)
-    obs, _ = env.reset(seed=6)
-    trace = [_checked(spec, obs, "reset")]
+    obs, _ = env.reset(seed=seed)
+    trace = [judge.seen(obs, "reset")]
     over = False
     for _ in range(steps):
         if over:
             obs, _ = env.reset()
-            trace.append(_checked(spec, obs, "reset"))
+            trace.append(judge.seen(obs, "reset"))
         columns = sample_columns(spec.action, "action", (), rng)
         action = action_for_env(env.action_space, join(spec.action, "action", columns))
         obs, reward, terminated, truncated, info = env.step(action)
-        assert np.isfinite(float(reward)), f"step gave the reward {reward}"
-        low, high = spec.reward_range or (-np.inf, np.inf)
-        assert low <= float(reward) <= high, (
-            f"step gave the reward {reward}; its reward_range is {low} to {high}"
-        )
+        judge.rewarded(float(reward))
         assert isinstance(info, dict), f"step gave info of type {type(info).__name__}, not dict"
         over = bool(terminated or truncated)
         assert "final_observation" not in info, (
             "the environment resets itself at an episode's end; remove its autoreset"
         )
-        trace.append(
-            _checked(spec, obs, "step")
-            + np.float64(reward).tobytes()
-            + bytes([bool(terminated), bool(truncated)])
-        )
+        ends = bytes([bool(terminated), bool(truncated)])
+        trace.append(judge.seen(obs, "step") + np.float64(reward).tobytes() + ends)
     return trace
 
 
-def _checked(spec: EnvSpec, obs: Tree, where: str) -> bytes:
-    """The observation's bytes, as they would be stored."""
-    parts = []
-    named = split(spec.observation, "obs", obs)
-    for name, leaf in leaves(spec.observation, "obs"):
-        values = np.asarray(named[name])
-        assert values.shape == leaf.shape, (
-            f"{where} gave {name} the shape {values.shape}, its space says {leaf.shape}"
-        )
-        stored = values.astype(leaf.dtype)
-        assert np.array_equal(stored, values), (
-            f"{where} gave {name} values that {leaf.dtype}, its space's dtype, cannot hold"
-        )
-        assert np.isfinite(stored).all(), f"{where} gave {name} a value that is not finite"
-        parts.append(stored.tobytes())
-    return b"".join(parts)
+class _Judge:
+    """Holds what an environment says against its own spaces."""
+
+    def __init__(self, spec: EnvSpec) -> None:
+        self.spec = spec
+        self._warned: set[str] = set()
+
+    def rewarded(self, reward: float) -> None:
+        """A reward of one step."""
+        assert np.isfinite(reward), f"step gave the reward {reward}"
+        low, high = self.spec.reward_range or (-np.inf, np.inf)
+        assert low <= reward <= high, f"step gave the reward {reward}; its reward_range is {low} to {high}"
+
+    def seen(self, obs: Tree, where: str) -> bytes:
+        """The observation's bytes, as they would be stored."""
+        parts = []
+        named = split(self.spec.observation, "obs", obs)
+        for name, leaf in leaves(self.spec.observation, "obs"):
+            values = np.asarray(named[name])
+            assert values.shape == leaf.shape, (
+                f"{where} gave {name} the shape {values.shape}, its space says {leaf.shape}"
+            )
+            stored = values.astype(leaf.dtype)
+            assert np.array_equal(stored, values, equal_nan=stored.dtype.kind == "f"), (
+                f"{where} gave {name} values that {leaf.dtype}, its space's dtype, cannot hold"
+            )
+            assert np.isfinite(stored).all(), f"{where} gave {name} a value that is not finite"
+            self._warn_outside(name, leaf, stored, where)
+            parts.append(stored.tobytes())
+        return b"".join(parts)
+
+    def _warn_outside(self, name: str, leaf: Leaf, values: Array, where: str) -> None:
+        flat = values.reshape(-1)
+        low, high = (np.broadcast_to(np.array(bound), flat.shape) for bound in (leaf.low, leaf.high))
+        [outside] = np.nonzero((flat < low) | (flat > high))
+        if outside.size and name not in self._warned:
+            self._warned.add(name)
+            at = outside[0]
+            text = f"{where} gave {name} the value {flat[at]}; its space says {low[at]} to {high[at]}"
+            warnings.warn(text, stacklevel=4)
 
 
 __all__ = ["SessionSchema", "check_agent", "check_env", "sample_columns"]

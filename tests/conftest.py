@@ -9,9 +9,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+
+if TYPE_CHECKING:
+    from p2prl.net.loop import Loop
 
 # Before numpy and torch are imported: on few cores that others use too, their threads only wait for each other.
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -38,6 +42,27 @@ def wait_until(condition: Callable[[], object], timeout: float = 10.0, what: str
         if time.monotonic() >= deadline:
             raise AssertionError(f"{what or condition} was not so within {timeout} s; last: {value!r}")
         tick.wait(_TICK_S)
+
+
+def run_until(
+    loop: Loop,
+    condition: Callable[[], object],
+    timeout: float = 10.0,
+    what: Callable[[], object] | None = None,
+) -> None:
+    """Run `loop` until `condition` was true once.
+
+    Raises:
+        AssertionError: it was not true within `timeout` seconds; `what` says how things were then.
+    """
+    found = False
+
+    def look() -> bool:
+        nonlocal found
+        found = found or bool(condition())
+        return found
+
+    assert loop.run_on(look, timeout), f"not within {timeout} s; {what() if what else condition}"
 
 
 @pytest.fixture(name="wait_until")

@@ -30,6 +30,7 @@ from p2prl.wire.bundle import encode_bundle
 from tests import fuzz_kit, kit
 from tests.conftest import wait_until
 from tests.fuzz_kit import Frames
+from tests.hostile import PICKLE
 
 #: Messages of one key. Fewer than a key may have refused before it is put out, so that each of them is looked at.
 BURST = 50
@@ -559,7 +560,7 @@ def raw_bytes(rng: random.Random, kind: int) -> bytes:
         )
     ready = _command(b"READY", _metadata(rng, kind))
     messages = b"".join(
-        _frame(rng.choice((b"", fuzz_kit.PICKLE, rng.randbytes(30), b"\x01junk")), rng.randrange(8))
+        _frame(rng.choice((b"", PICKLE, rng.randbytes(30), b"\x01junk")), rng.randrange(8))
         for _ in range(rng.randrange(9))
     )
     sound = greeting(b"NULL", rng) + ready + messages

@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import math
 import os
-import pickle  # only to make hostile bytes: nothing here or in p2prl loads any
 import random
 import tempfile
 import types
@@ -23,6 +22,7 @@ from hypothesis import strategies as st
 
 from p2prl.core import messages as m
 from p2prl.wire import frames
+from tests.hostile import PICKLE
 
 Frames = list[bytes]
 T = TypeVar("T")
@@ -51,7 +51,6 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
-PICKLE = pickle.dumps({"t": "hello", "boom": print})
 #: What msgpack's integers reach.
 INT_MIN, INT_MAX = -(2**63), 2**64 - 1
 #: Nesting where a recursive space is no longer followed.

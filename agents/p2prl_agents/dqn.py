@@ -21,6 +21,7 @@ from p2prl.core.spaces import EnvSpec, Leaf
 from p2prl.errors import UsageError
 from p2prl.learn.contracts import Array, Batch, Explore, Field, ReplaySpec, State, Tree, Update, Weights
 from p2prl_agents.features import Features
+from p2prl_agents.finite import FiniteSteps
 
 Positive = Annotated[int, Meta(ge=1)]
 Fraction = Annotated[float, Meta(ge=0.0, le=1.0)]
@@ -82,9 +83,7 @@ class DQN:
         """Raises UsageError unless the action is one Discrete."""
         if not isinstance(env.action, Leaf) or env.action.kind != "discrete":
             kind = env.action.kind if isinstance(env.action, Leaf) else type(env.action).__name__
-            raise UsageError(
-                f"dqn needs one Discrete action, {env.id} has {kind}; cem takes Discrete and Box actions"
-            )
+            raise UsageError(f"dqn needs one Discrete action, {env.id} has {kind}")
         self.settings = settings
         self.features = Features(env)
         self.first_action = int(env.action.low[0])
@@ -216,6 +215,7 @@ class DQNLearner:
         self._layers = self._views(self._flat, learn=True)
         self._target = self._views(self._target_flat, learn=False)
         self._adam = self._new_adam()
+        self._steps = FiniteSteps(self._adam, self._device.type, METRICS_EVERY)
         self._updates = 0
 
     def update(self, batch: Batch) -> Update:
@@ -233,7 +233,10 @@ class DQNLearner:
             target = torch.addcmul(partial, discount, best)
         chosen = self._forward(self._layers, obs).gather(1, action).squeeze(1)
         loss = torch.nn.functional.smooth_l1_loss(chosen, target)
-        self._step(loss)
+        skipped = self._step(loss)
+        if skipped:
+            self._updates -= 1
+            return Update(skipped=skipped)
         if self._updates % METRICS_EVERY:
             return Update()
         return Update(
@@ -306,17 +309,19 @@ class DQNLearner:
             x = self._torch.addmm(b, x, w).relu_()
         return self._torch.addmm(bias, x, weight)
 
-    def _step(self, loss: Any) -> None:
+    def _step(self, loss: Any) -> str:
+        """Why it was left out, or an empty string."""
         s = self._agent.settings
         self._grad.zero_()
         loss.backward()
-        scale = (s.max_grad_norm / (self._grad.norm() + 1e-6)).clamp_(max=1.0)
-        self._grad.mul_(scale)
+        norm = self._grad.norm()
+        self._grad.mul_((s.max_grad_norm / (norm + 1e-6)).clamp_(max=1.0))
         fallen = min(1.0, self._updates / s.learning_rate_updates) * (1.0 - s.learning_rate_end)
         self._adam.param_groups[0]["lr"] = s.learning_rate * (1.0 - fallen)
-        self._adam.step()
+        skipped = self._steps.step(loss.detach(), norm)
         if self._updates % s.target_interval == 0:
             self._target_flat.lerp_(self._flat.detach(), s.target_tau)
+        return skipped
 
     def _progress(self) -> float:
         return min(1.0, self._updates / self._agent.settings.epsilon_updates)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -13,10 +14,15 @@ from p2prl.learn.spaces import split
 
 #: One-hot vectors longer than this are not an MLP's business.
 MAX_CATEGORIES = 4096
+#: A Box of integers must have bounds; those who have none to give say what its dtype holds.
+MAX_RANGE = 2**31
 
 
 class Features:
-    """Flattens an environment's observations. Discrete leaves become one-hot, bytes are scaled to [0, 1].
+    """Flattens an environment's observations.
+
+    Discrete leaves become one-hot. Boxes of integers are scaled by their own bounds to [0, 1]: bytes from 0 to 255 too,
+    while planes of 0 and 1 stay as they are. Floats stay as they are: an agent that wants them normalised does so.
 
     Attributes:
         size: the vector's length.
@@ -59,9 +65,30 @@ def _converter(env_id: str, name: str, leaf: Leaf) -> tuple[int, Callable[[Array
                 f"{env_id}: {name} has {count.sum()} categories; this agent takes {MAX_CATEGORIES}"
             )
         return int(count.sum()), _one_hot(low, count)
-    if leaf.dtype == "uint8" and leaf.kind == "box":
-        return elements, lambda values: values.astype(np.float32) / np.float32(255)
+    if leaf.kind == "box" and np.dtype(leaf.dtype).kind in "iu":
+        return elements, _scaled(leaf)
     return elements, lambda values: values.astype(np.float32, copy=False)
+
+
+def _scaled(leaf: Leaf) -> Callable[[Array], Array]:
+    """To [0, 1] by the leaf's bounds, those elements that have any: a range of 32 bits is none."""
+    low, high = np.broadcast_arrays(np.array(leaf.low), np.array(leaf.high))
+    bounded = high - low < MAX_RANGE
+    # Where float32 holds every integer, it is enough.
+    exact = np.float32 if np.abs([low, high]).max(initial=0.0, where=bounded) < 2**24 else np.float64
+    first = np.where(bounded, low, 0.0).astype(exact)
+    span = np.where(bounded & (high > low), high - low, 1.0).astype(exact)
+    shifted, stretched = bool(first.any()), bool((span != 1).any())
+
+    def convert(values: Array) -> Array:
+        out: Any = values.astype(exact)
+        if shifted:
+            out -= first
+        if stretched:
+            out /= span
+        return np.asarray(out, np.float32)
+
+    return convert
 
 
 def _one_hot(low: Array, count: Array) -> Callable[[Array], Array]:

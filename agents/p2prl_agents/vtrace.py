@@ -56,7 +56,7 @@ class VTraceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Ticks at a session's beginning that only warm the core up; they are not learned from."""
     normalise: bool = False
     """Scale observations by their running mean and deviation."""
-    learning_rate: Above = 2e-3
+    learning_rate: Above = 3e-3
     """Adam's step size."""
     learning_rate_end: Fraction = 0.1
     """What is left of it after `learning_rate_updates`, as a fraction; it falls linearly and then stays."""
@@ -70,8 +70,8 @@ class VTraceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The paper's rho-bar: bounds the weight of each tick's own error."""
     clip_c: Above = 1.0
     """The paper's c-bar: bounds how far later errors reach back."""
-    reward_scale: Above = 1.0
-    """Rewards are multiplied by this inside the learner."""
+    reward_scale: Above = 0.1
+    """Rewards are multiplied by this inside the learner; values of about 1 to 10 are learned best."""
     value_weight: Above = 0.5
     """Of the critic's loss beside the policy's."""
     entropy: Annotated[float, Meta(ge=0.0)] = 0.01

@@ -25,7 +25,10 @@ def experiments(
     if preset is not None:
         write_line(dump_experiment(parse_experiment(preset_text(preset), preset)).rstrip())
         return 0
-    for line in [*_presets(), "", *_agents(), "", *_environments()]:
+    environments = (
+        _environments()
+    )  # first: packages that presets load register ids of their own with Gymnasium
+    for line in [*_presets(), "", *_agents(), "", *environments]:
         write_line(line)
     return 0
 
@@ -37,8 +40,25 @@ def _presets() -> list[str]:
     for name in preset_names():
         text = preset_text(name)
         experiment = parse_experiment(text, name)
-        lines.append(f"  {name:<24} {experiment.env.id} with {experiment.agent.name}. {_first_comment(text)}")
+        env, agent = experiment.env, experiment.agent
+        lines.append(f"  {name:<24} {env.id} with {agent.name}. {_first_comment(text)}")
+        lacking = _lacking(env.id, env.args, agent.name)
+        if lacking:
+            lines.append(f"  {'':<24} not usable here: {lacking}")
     return lines
+
+
+def _lacking(env_id: str, args: dict[str, Any], agent: str) -> str:
+    """Why it cannot be played here, as a package that is not installed; nothing if it can."""
+    from p2prl.errors import P2prlError
+    from p2prl.registry import make_env_factory, resolve_agent
+
+    try:
+        resolve_agent(agent)
+        make_env_factory(env_id, args)
+    except P2prlError as error:
+        return str(error)
+    return ""
 
 
 def _first_comment(text: str) -> str:
@@ -89,8 +109,23 @@ def _settings(settings: type[Any]) -> list[str]:
 
 
 def _environments() -> list[str]:
+    import gymnasium as gym
+
     from p2prl.registry import env_names
 
+    names = env_names()
     lines = ["environments               p2prl host --env ID --set env.args.NAME=VALUE"]
-    lines += [f"  {name}" for name in env_names()]
+    lines += [_environment(name) for name in names if name not in gym.registry]
+    lines += [f"  {name}" for name in names if name in gym.registry]
     return [*lines, "  any Gymnasium id, as in CartPole-v1, or module:Id, which imports module first"]
+
+
+def _environment(name: str) -> str:
+    """One that an installed package announces, with its first line; what cannot be loaded is listed with the reason."""
+    from p2prl.errors import P2prlError
+    from p2prl.registry import make_env_factory
+
+    try:
+        return f"  {name:<24} {_first_line(make_env_factory(name, {}).source)}"
+    except P2prlError as error:
+        return f"  {name:<24} not usable here: {error}"

@@ -16,7 +16,7 @@ def totals(status: StatusReply | None) -> dict[str, Any]:
     """The run's figures; each is null when no status ever came. `nodes` counts those that are not gone."""
     names = (
         "steps", "steps_per_s", "episodes", "return_mean", "return_episodes", "return_mean_all", "updates",
-        "weights_version", "lag_mean",
+        "updates_skipped", "weights_version", "lag_mean",
     )  # fmt: skip
     if status is None:
         return dict.fromkeys((*names, "bundles", "nodes"))
@@ -63,6 +63,7 @@ def host_progress(status: StatusReply) -> dict[str, Any]:
         "uptime_s": status.uptime_s,
         **totals(status),
         "trainer": status.trainer_state,
+        "trainer_reason": status.trainer_reason,
         "warnings": list(status.warnings),
         "waiting_nodes": list(status.waiting_nodes),
     }

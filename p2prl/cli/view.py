@@ -89,7 +89,7 @@ def run_line(status: StatusReply) -> str:
     parts = [
         f"return {decimal(status.return_mean)} (of {status.return_episodes})",
         f"steps {count(status.steps)} ({count(status.steps_per_s)}/s)",
-        f"updates {count(status.updates)}",
+        f"updates {_updates(status).plain}",
         f"weights v{status.weights_version}, samples {decimal(status.lag_mean)} versions old",
         f"bundles {_books(status.bundles).plain}",
         f"nodes {_node_count(status.nodes)}",
@@ -155,8 +155,9 @@ def _warnings(status: StatusReply, width: int) -> list[Text]:
         f"{safe(node.name, 24)}: {safe(node.reason)}" for node in status.nodes if node.state == "stalled"
     ]
     waiting = waiting_line(status)
+    trainer = [f"trainer: {status.trainer_reason}"] if status.trainer_state in ("stalled", "failed") else []
     lines: list[Text] = []
-    for text in [*([waiting] if waiting else []), *status.warnings, *stalled][:_MOST_WARNINGS]:
+    for text in [*([waiting] if waiting else []), *trainer, *status.warnings, *stalled][:_MOST_WARNINGS]:
         wrapped = textwrap.wrap(safe(text), max(20, width - 2), max_lines=2, placeholder=" …")
         lines += [Text(("  " if index else "! ") + line, "yellow") for index, line in enumerate(wrapped)]
     return lines
@@ -193,14 +194,19 @@ def _figures(status: StatusReply, width: int, history: Sequence[float]) -> list[
     lines = [
         score,
         _figure("steps", count(status.steps), f"{count(status.steps_per_s)}/s", episodes),
-        _figure(
-            "updates", count(status.updates), weights, f"samples {decimal(status.lag_mean)} versions old"
-        ),
+        _figure("updates", _updates(status), weights, f"samples {decimal(status.lag_mean)} versions old"),
         _figure("bundles", _books(status.bundles, width - _LABEL_WIDTH)),
         _figure("shards", _shards(status.shards)),
         _figure("trainer", _state(status.trainer_state), device, safe(status.trainer_reason)),
     ]
     return [_fitted(line, width) for line in lines]
+
+
+def _updates(status: StatusReply) -> Text:
+    text = Text(count(status.updates), "bold")
+    if status.updates_skipped:
+        text.append(f", {count(status.updates_skipped)} skipped", "yellow")
+    return text
 
 
 def _books(books: Books, width: int = 0, spooled: str = "") -> Text:

@@ -65,9 +65,13 @@ class Access:
         self._entries: dict[str, Entry] = {}
         self.load(entries)
 
+    def get(self, key: str) -> Entry | None:
+        """What is known of a key; None if nothing is."""
+        return self._entries.get(key)
+
     def standing(self, key: str) -> Standing:
         """How this host stands to a key."""
-        entry = self._entries.get(key)
+        entry = self.get(key)
         return entry.standing if entry else "unknown"
 
     def full(self) -> bool:

@@ -7,7 +7,6 @@ the host, which counts them and replaces the code after a few. That is why 22 bi
 from __future__ import annotations
 
 import difflib
-import math
 import re
 import unicodedata
 from collections.abc import Callable
@@ -38,9 +37,8 @@ WORDS: tuple[str, ...] = tuple(
     willow window winter wizard wolf wombat zebra zipper
     """.split()  # noqa: SIM905 (256 quoted words cannot be read)
 )
+#: A guesser has to guess a number from 1 to 99 and two different words in order: one of 99 * 256 * 255, 22.6 bits.
 _NUMBERS = 99
-#: What a guesser has to guess: log2 of a number from 1 to 99 and two different words in order, about 22.6 bits.
-ENTROPY_BITS = math.log2(_NUMBERS * len(WORDS) * (len(WORDS) - 1))
 
 _FORM = "a join code is a number and two words, for example 17-maple-otter; the host shows its own"
 #: Whatever people put between the parts: blanks, dots, commas, underscores, and all sorts of dashes.

@@ -394,15 +394,19 @@ class ShardReport(Message, frozen=True, kw_only=True, tag="shard_report"):
     warnings: list[str] = []
 
 
+TrainerState = Literal["starting", "waiting", "training", "stalled", "failed"]
+
+
 class TrainerReport(Message, frozen=True, kw_only=True, tag="trainer_report"):
     """trainer -> broker, each 0.05 s: progress.
 
     Attributes:
         sampled: ticks taken so far: one a window, all those of a whole session.
         insert_ceiling: how far the shards' inserted ticks may go; null for no limit.
+        updates_skipped: updates that changed nothing, because loss or gradient was not finite; not among `updates`.
     """
 
-    state: Literal["starting", "waiting", "training"]
+    state: TrainerState
     reason: str = ""
     updates: int = 0
     sampled: int = 0
@@ -411,6 +415,7 @@ class TrainerReport(Message, frozen=True, kw_only=True, tag="trainer_report"):
     insert_ceiling: int | None = None
     metrics: dict[str, float] = {}
     device: str = ""
+    updates_skipped: int = 0
 
 
 class WeightsAsk(Message, frozen=True, kw_only=True, tag="weights_ask"):
@@ -736,6 +741,7 @@ class StatusReply(Message, frozen=True, kw_only=True, tag="status_reply"):
         waiting_nodes: names of nodes that proved the code and wait for the owner's word.
         return_mean: over the last 100 episodes of the least exploring slots; None before the first one.
         return_episodes: how many episodes that mean is over (at most 100).
+        updates_skipped: as in TrainerReport.
     """
 
     run_id: str
@@ -768,6 +774,7 @@ class StatusReply(Message, frozen=True, kw_only=True, tag="status_reply"):
     members_waiting: bool = False
     stopping: str = ""
     waiting_nodes: list[str] = []
+    updates_skipped: int = 0
 
 
 # --- sessions: PUSH -> PULL, member -> shard ------------------------------------------------------------------------
@@ -813,27 +820,32 @@ class BundleHeader(Message, frozen=True, kw_only=True, tag="bundle"):
 
 
 class SampleAsk(Message, frozen=True, kw_only=True, tag="sample_ask"):
-    """trainer -> shard: send `count` windows (uniform) or up to `count` sessions (queue); 0 asks for the mass only.
+    """trainer -> shard: send `count` samples, of a queue up to so many; 0 asks for the mass only.
 
     Attributes:
         count: samples wanted.
         window: ticks per sample; 0 for whole sessions.
+        highest: the highest priority seen in any shard, which new sessions get; 0 for none.
     """
 
     ask: int
     count: int
     window: int = 0
     weights_version: int = 0
+    highest: float = 0.0
 
 
 class SampleReply(Message, frozen=True, kw_only=True, tag="sample_reply"):
     """shard -> trainer: `count` samples. One frame per column follows, `[count, rows, ...]` raw in C order, then one
-    frame with the samples' versions (int64).
+    frame with the samples' versions (int64). Of a prioritised replay two more: `[count, 2]` int64, each sample's
+    session number and place in the ring, and float32 `[count]`, the priorities that they were drawn with.
 
     Attributes:
         count: samples that follow; may be fewer than asked for.
-        mass: ticks (uniform) or sessions (queue) that could be sampled now.
+        mass: ticks (uniform), places (prioritised) or sessions (queue) that could be sampled now.
         stale: sessions that were dropped from the queue: older than max_lag, or of a node that is quarantined.
+        priority_total: all priorities there together as the samples were drawn; 0 if the replay is not prioritised.
+        highest: the highest priority that this shard has heard of; 0 for none.
     """
 
     ask: int
@@ -843,6 +855,23 @@ class SampleReply(Message, frozen=True, kw_only=True, tag="sample_reply"):
     boot_id: str
     ticks: int = 0
     stale: int = 0
+    priority_total: float = 0.0
+    highest: float = 0.0
+
+
+class Priorities(Message, frozen=True, kw_only=True, tag="priorities"):
+    """trainer -> shard: how often samples that the shard gave are to be drawn from now on. No answer.
+
+    Two frames follow: `[count, 2]` int64, as they came with the samples, and float32 `[count]`, finite and above 0.
+    Those of sessions that are gone are ignored.
+
+    Attributes:
+        count: samples.
+        highest: as in SampleAsk.
+    """
+
+    count: int
+    highest: float = 0.0
 
 
 # --- player <-> member: DEALER <-> ROUTER, ipc ----------------------------------------------------------------------
@@ -952,7 +981,6 @@ FromBroker = (
     | Invite
     | NodesReply
 )
-ToShard = Delivery
-SampleMessage = SampleAsk | SampleReply
+SampleMessage = SampleAsk | SampleReply | Priorities
 FromPlayer = PlayerHello | PlayerBundle | PlayerDropped | PlayerFailed
 ToPlayer = PlayerCredit | WeightsHeader

@@ -23,7 +23,6 @@ from p2prl.errors import LocalProtocolError, RemoteProtocolError
 
 #: A side's letter and a compressed Ed25519 point.
 SHARE_BYTES = 33
-PROOF_BYTES = 32
 
 
 @dataclass(frozen=True)

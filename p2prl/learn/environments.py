@@ -30,6 +30,10 @@ class EnvironmentFailed(P2prlError):
         self.slot = slot
 
 
+class NotFinite(ValueError):
+    """An environment gave NaN or infinity where a number belongs; the text says where and which."""
+
+
 def slot_seed(seed: int, slot: int, failures: int = 0) -> int:
     """A seed for `reset(seed=)`: 31 bits, because that is what the pickiest generators take.
 
@@ -73,9 +77,18 @@ def check_shapes(spec: EnvSpec, obs: Tree, slot: int) -> None:
             raise EnvironmentFailed(text, slot)
 
 
+def check_finite(name: str, values: Array) -> None:
+    """Raises NotFinite if an observation's leaf holds NaN or infinity."""
+    bad = ~np.isfinite(values)
+    if bad.any():
+        index = ", ".join(map(str, np.argwhere(bad)[0]))
+        raise NotFinite(f"{name}{f'[{index}]' if index else ''} = {float(values[bad].flat[0])}")
+
+
 def failure(env_id: str, slot: int, where: str, error: Exception) -> EnvironmentFailed:
     """One line about what an environment raised in `reset` or `step`; `error` is its cause."""
     text = " ".join(str(error).split())
-    failed = EnvironmentFailed(f"{env_id}: slot {slot}: {where} raised {type(error).__name__}: {text}", slot)
+    did = "gave" if isinstance(error, NotFinite) else f"raised {type(error).__name__}:"
+    failed = EnvironmentFailed(f"{env_id}: slot {slot}: {where} {did} {text}", slot)
     failed.__cause__ = error
     return failed

@@ -3,6 +3,11 @@
 Pure bookkeeping on numpy arrays; the trainer's process carries out the asks. A `group` is a handful of batches that are
 asked for together: each batch's samples are drawn from the shards in proportion to their mass, all shards are asked at
 once, and when all have answered (or were lost) the rows are shuffled and cut into batches.
+
+Of a prioritised replay a shard's mass is the sum of its priorities. A shard answers with what the sum was as it drew,
+so each sample's probability is known as it was, whatever changed since its shard was chosen: (the shard's part of the
+group) x (priority / sum). A batch has it relative to uniform sampling, where it is 1 / (all places) for each. Only that
+number of places is as last heard of, and may lag by what came in a moment: one factor for all samples of a group.
 """
 
 from __future__ import annotations
@@ -15,15 +20,17 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from p2prl.core.limiter import Limiter, QueueLimiter, RateLimiter
-from p2prl.core.messages import SampleAsk, SampleReply
+from p2prl.core.messages import Priorities, SampleAsk, SampleReply
 from p2prl.core.schema import SessionSchema
+from p2prl.errors import P2prlError
 from p2prl.learn.contracts import Array, ReplaySpec
 
 #: Batches per group, and groups under way or waiting, of a uniform buffer. Measured: the dialogue's cost per batch is
 #: small from 4 on, and more only makes samples older.
 _GROUP_BATCHES = 4
 _GROUPS_AHEAD = 2
-#: How long a shard may take to answer before its part is given up, and how often an idle sampler asks for the mass.
+#: How long a shard may take to answer before its part is given up, and after how long one that was asked for nothing is
+#: asked for its mass.
 _ANSWER_S = 2.0
 _ASK_MASS_S = 0.05
 #: Ticks that inserting may run ahead of the ratio, as a part of the capacity in ticks and at least this many.
@@ -33,11 +40,14 @@ _TOLERANCE_TICKS = 2_000
 @dataclass
 class _Shard:
     boot_id: str = ""
+    #: What could be sampled there, and how much of the samples it gets: of a prioritised replay the sum of priorities.
     mass: int = 0
+    weight: float = 0.0
     ticks: int = 0
     inserted: int = 0
     #: It answered since it came up.
     heard: bool = False
+    asked_at: float = -1e9
     #: Asks under way: id -> (deadline, group).
     asks: dict[int, tuple[float, _Group]] = field(default_factory=dict)
 
@@ -45,7 +55,18 @@ class _Shard:
 @dataclass
 class _Group:
     waiting: set[tuple[int, int]] = field(default_factory=set)
-    parts: list[list[Array]] = field(default_factory=list)
+    #: Each shard's part of the samples as they were planned, by its index; they need not sum to 1.
+    shares: dict[int, float] = field(default_factory=dict)
+    #: What came, by shard.
+    parts: list[tuple[int, list[Array]]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """Where the samples of a batch came from: `[N]` shard indices, and `[N, 2]` what the shards know them by."""
+
+    shards: Array
+    ids: Array
 
 
 class Sampler:
@@ -59,6 +80,7 @@ class Sampler:
         self._schema = schema
         self._spec = spec
         self._queue = spec.kind == "queue"
+        self._prioritised = spec.kind == "prioritised"
         #: What a sample counts for in the limiter and in `sampled_total`.
         self._ticks_each = _ticks_each(schema, spec)
         self._rng = np.random.default_rng(seed)
@@ -67,7 +89,10 @@ class Sampler:
         self._groups: list[_Group] = []
         self._batches: deque[list[Array]] = deque()
         self._rest: list[list[Array]] = []
-        self._mass_asked = -1e9
+        #: Of the batch that was given last.
+        self._origin: _Origin | None = None
+        #: The highest priority seen in any shard; 0 for none.
+        self.highest = 0.0
         self.limiter: Limiter = _limiter(schema, spec, sampled_total)
         self.sampled_total = sampled_total
         self.stale = 0
@@ -91,12 +116,17 @@ class Sampler:
 
     def why_waiting(self) -> str:
         """One line for people: why there is no batch."""
-        inserted = self.inserted_ticks
-        if not self._shards:
+        inserted, spec = self.inserted_ticks, self._spec
+        if not any(shard.boot_id for shard in self._shards.values()):
             return "waiting for shards"
-        if inserted < self._spec.min_ticks and not self._queue:
-            return f"waiting for sessions: {inserted} of {self._spec.min_ticks} ticks before the first update"
-        return "waiting for sessions"
+        if inserted < spec.min_ticks and not self._queue:
+            return f"waiting for sessions: {inserted} of {spec.min_ticks} ticks before the first update"
+        if self.limiter.can_sample(spec.batch * self._ticks_each):
+            return "waiting for sessions, or for the shards' answer"
+        if not self._queue:
+            ratio = f"samples_per_insert = {spec.samples_per_insert:g}"
+            return f"waiting for sessions: what is stored was sampled as often as {ratio} allows"
+        return f"waiting for sessions: an update takes {spec.batch * self._ticks_each} ticks"
 
     # --- events
 
@@ -109,35 +139,46 @@ class Sampler:
                 shard.boot_id, shard.heard = boot_id, False
                 if not boot_id:
                     shard.mass = shard.ticks = 0
+                    shard.weight = 0.0
 
     def asks(self, now: float, weights_version: int) -> list[tuple[int, SampleAsk]]:
         """What to ask which shard now."""
         for index, shard in self._shards.items():
             late = [ask for ask, (deadline, _) in shard.asks.items() if deadline <= now]
             self._give_up(index, late)
-        planned = self._ask_queue(now) if self._queue else self._ask_uniform(now)
-        if not planned and not self._groups and not self._batches and now - self._mass_asked >= _ASK_MASS_S:
-            self._mass_asked = now
-            planned = [(index, 0, None) for index, shard in self._shards.items() if shard.boot_id]
-        result = []
-        for index, count, group in planned:
-            ask = next(self._ids)
-            if group is not None:
-                group.waiting.add((index, ask))
-                self._shards[index].asks[ask] = (now + _ANSWER_S, group)
-            message = SampleAsk(
-                ask=ask, count=count, window=self._spec.window, weights_version=weights_version
-            )
-            result.append((index, message))
-        return result
+        planned = self._ask_queue() if self._queue else self._ask_ring()
+        for index, _, _ in planned:
+            self._shards[index].asked_at = now
+        for index, shard in self._shards.items():
+            if shard.boot_id and not shard.asks and now - shard.asked_at >= _ASK_MASS_S:
+                shard.asked_at = now
+                planned.append((index, 0, None))
+        return [self._ask(index, count, group, now, weights_version) for index, count, group in planned]
+
+    def _ask(
+        self, index: int, count: int, group: _Group | None, now: float, weights_version: int
+    ) -> tuple[int, SampleAsk]:
+        ask = next(self._ids)
+        if group is not None:
+            group.waiting.add((index, ask))
+            self._shards[index].asks[ask] = (now + _ANSWER_S, group)
+        return index, SampleAsk(
+            ask=ask,
+            count=count,
+            window=self._spec.window,
+            weights_version=weights_version,
+            highest=self.highest,
+        )
 
     def replied(self, index: int, reply: SampleReply, columns: Sequence[Array]) -> None:
-        """A shard answered. `columns`: one array `[count, rows, ...]` per schema column, then the versions."""
+        """A shard answered. `columns`: what `columns_from_frames` gave."""
         shard = self._shards.get(index)
         if shard is None:
             return
         shard.mass, shard.ticks, shard.inserted = reply.mass, reply.ticks, reply.inserted_ticks
         shard.heard = True
+        shard.weight = reply.priority_total if self._prioritised else float(reply.mass)
+        self.highest = max(self.highest, reply.highest)
         self.limiter.inserted(self.inserted_ticks)
         self.stale += reply.stale
         if self._queue and reply.stale:
@@ -151,11 +192,21 @@ class Sampler:
         _, group = entry
         group.waiting.discard((index, reply.ask))
         if reply.count:
-            group.parts.append(list(columns))
+            group.parts.append((index, self._part(index, reply, columns)))
+        else:
+            group.shares.pop(index, None)
         self._finish(group)
 
+    def _part(self, index: int, reply: SampleReply, columns: Sequence[Array]) -> list[Array]:
+        """With priorities: also how likely each sample was in its shard, which shard that is, and the ids."""
+        if not self._prioritised:
+            return list(columns)
+        *columns, ids, priorities = columns
+        likely = priorities.astype(np.float64) / reply.priority_total
+        return [*columns, likely, np.full(len(ids), index), ids]
+
     def next_batch(self) -> dict[str, Array] | None:
-        """The next batch, `[N, window(+1), ...]` per column and `version` `[N]`; None if there is none yet."""
+        """The next batch, as contracts.py says; None if there is none yet."""
         if not self._batches:
             return None
         columns = self._batches.popleft()
@@ -165,33 +216,69 @@ class Sampler:
         if self._queue:
             self.limiter.sampled(taken)
         batch = {column.name: values for column, values in zip(self._schema.columns, columns, strict=False)}
-        batch["version"] = columns[-1]
+        batch["version"], *more = columns[len(self._schema.columns) :]
+        if self._prioritised:
+            probability, shards, ids = more
+            batch["probability"] = np.maximum(probability, np.finfo(np.float32).tiny).astype(np.float32)
+            self._origin = _Origin(shards, ids)
+        elif not self._queue:
+            batch["probability"] = np.ones(count, np.float32)
         return batch
+
+    def prioritise(self, priorities: Array) -> list[tuple[int, Priorities, list[Array]]]:
+        """What to tell which shard about the batch that was given last: a message, and the two arrays that follow it.
+
+        Args:
+            priorities: as in Update. Without prioritised replay there is nobody to tell.
+
+        Raises:
+            P2prlError: they are not what the contract says.
+        """
+        if self._origin is None:
+            return []
+        values = np.asarray(priorities, np.float32)
+        shards, ids = self._origin.shards, self._origin.ids
+        if values.shape != shards.shape:
+            raise P2prlError(
+                f"update gave priorities of the shape {values.shape}; the batch has {len(shards)} samples"
+            )
+        sound = np.isfinite(values) & (values > 0)
+        if not sound.all():
+            raise P2prlError(
+                f"update gave a priority of {values[~sound][0]}; each must be finite and above 0"
+            )
+        self.highest = max(self.highest, float(values.max()))
+        told = []
+        for index in np.unique(shards).tolist():
+            here = shards == index
+            message = Priorities(count=int(np.count_nonzero(here)), highest=self.highest)
+            told.append((index, message, [ids[here], values[here]]))
+        return told
 
     # --- inside
 
-    def _ask_uniform(self, now: float) -> list[tuple[int, int, _Group | None]]:
+    def _ask_ring(self) -> list[tuple[int, int, _Group | None]]:
         planned: list[tuple[int, int, _Group | None]] = []
         batch_ticks = self._spec.batch * self._ticks_each
         while len(self._groups) + len(self._batches) / _GROUP_BATCHES < _GROUPS_AHEAD:
             batches = _GROUP_BATCHES
             while batches > 1 and not self.limiter.can_sample(batches * batch_ticks):
                 batches //= 2
-            live = [
-                (index, shard.mass) for index, shard in self._shards.items() if shard.boot_id and shard.mass
-            ]
-            if not live or not self.limiter.can_sample(batches * batch_ticks):
+            shares = {
+                index: shard.weight for index, shard in self._shards.items() if shard.boot_id and shard.weight
+            }
+            if not shares or not self.limiter.can_sample(batches * batch_ticks):
                 break
-            masses = np.array([mass for _, mass in live], np.float64)
-            counts = self._rng.multinomial(batches * self._spec.batch, masses / masses.sum())
+            weights = np.array(list(shares.values()))
+            counts = self._rng.multinomial(batches * self._spec.batch, weights / weights.sum())
             # Counted when asked for: what is under way is as good as taken.
             self.limiter.sampled(batches * batch_ticks)
-            group = _Group()
+            group = _Group(shares=shares)
             self._groups.append(group)
-            planned += [(index, int(n), group) for (index, _), n in zip(live, counts, strict=True) if n]
+            planned += [(index, int(n), group) for index, n in zip(shares, counts, strict=True) if n]
         return planned
 
-    def _ask_queue(self, now: float) -> list[tuple[int, int, _Group | None]]:
+    def _ask_queue(self) -> list[tuple[int, int, _Group | None]]:
         waiting = sum(len(part[-1]) for part in self._rest) + len(self._batches) * self._spec.batch
         want = 2 * self._spec.batch - waiting
         if self._groups or want <= 0:
@@ -219,14 +306,17 @@ class Sampler:
         for ask in asks:
             _, group = self._shards[index].asks.pop(ask)
             group.waiting.discard((index, ask))
-            self._shards[index].mass = 0
+            self._shards[index].mass, self._shards[index].weight = 0, 0.0
+            group.shares.pop(index, None)
             self._finish(group)
 
     def _finish(self, group: _Group) -> None:
         if group.waiting or group not in self._groups:
             return
         self._groups.remove(group)
-        self._rest += group.parts
+        if self._prioritised:
+            self._weigh(group)
+        self._rest += [part for _, part in group.parts]
         if not self._rest:
             return
         columns = [np.concatenate(parts) for parts in zip(*self._rest, strict=True)]
@@ -239,6 +329,17 @@ class Sampler:
             start += size
         rest = [values[start:] for values in columns]
         self._rest = [rest] if len(rest[-1]) else []
+
+    def _weigh(self, group: _Group) -> None:
+        """From how likely each sample was in its shard to how likely it was among all places, relative to uniform.
+
+        The share of a shard that gave nothing (it was lost, or all of it is quarantined) falls to the rest.
+        """
+        places = sum(shard.mass for shard in self._shards.values())
+        planned = sum(group.shares.values())
+        likely_at = len(self._schema.columns) + 1
+        for index, part in group.parts:
+            part[likely_at] = part[likely_at] * (places * group.shares[index] / planned)
 
 
 def _ticks_each(schema: SessionSchema, spec: ReplaySpec) -> int:
@@ -257,20 +358,25 @@ def _limiter(schema: SessionSchema, spec: ReplaySpec, sampled_total: int) -> Lim
 
 
 def columns_from_frames(
-    schema: SessionSchema, count: int, window: int, payload: Sequence[memoryview | bytes]
+    schema: SessionSchema, spec: ReplaySpec, count: int, payload: Sequence[memoryview | bytes]
 ) -> list[Array]:
-    """The arrays of a SampleReply: one per column, then the versions.
-
-    Args:
-        window: ticks per sample; 0 for whole sessions.
+    """The arrays of a SampleReply: one `[count, rows, ...]` per column, then the versions `[count]`; of a prioritised
+    replay also the ids `[count, 2]` and the priorities `[count]`.
 
     Raises:
         ValueError: the frames are not exactly of the schema's sizes.
     """
-    if len(payload) != len(schema.columns) + 1:
-        raise ValueError(f"a sample of {len(payload)} frames, expected {len(schema.columns) + 1}")
+    expected = len(schema.columns) + (3 if spec.kind == "prioritised" else 1)
+    if len(payload) != expected:
+        raise ValueError(f"a sample of {len(payload)} frames, expected {expected}")
     arrays: list[Array] = []
     for column, frame in zip(schema.columns, payload, strict=False):
-        rows = schema.rows(column, window)
+        rows = schema.rows(column, spec.window)
         arrays.append(np.frombuffer(frame, column.dtype).reshape(count, rows, *column.shape))
-    return [*arrays, np.frombuffer(payload[-1], np.int64).reshape(count)]
+    versions, *drawn = payload[len(schema.columns) :]
+    arrays.append(np.frombuffer(versions, np.int64).reshape(count))
+    if drawn:
+        ids, priorities = drawn
+        arrays.append(np.frombuffer(ids, np.int64).reshape(count, 2))
+        arrays.append(np.frombuffer(priorities, np.float32).reshape(count))
+    return arrays

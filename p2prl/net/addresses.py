@@ -169,10 +169,6 @@ class KnownHosts:
         sound = [host for host in sound if host.addresses]
         return sorted(sound, key=lambda host: -host.seen_at)[:MAX_KNOWN_HOSTS]
 
-    def find(self, name: str) -> KnownHost | None:
-        """The newest host with this name, run id or server key."""
-        return next((h for h in self.hosts() if name in (h.name, h.run_id, h.server_key)), None)
-
     def find_key(self, server_key: str) -> KnownHost | None:
         """The newest host with this key."""
         return next((host for host in self.hosts() if host.server_key == server_key), None)

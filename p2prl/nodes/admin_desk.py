@@ -111,7 +111,6 @@ class AdminDesk:
 
     def _open_members(self) -> list[m.NodeEntry]:
         """Members that nobody had to let in: of an open host, and the host's own."""
-        listed = {entry.key for entry in self._list.access.entries()}
         return [
             m.NodeEntry(
                 key=member.key,
@@ -123,7 +122,7 @@ class AdminDesk:
                 refused=refused_by_host(self._broker, member.key),
             )
             for member in self._members.roster.members.values()
-            if member.key not in listed
+            if self._list.access.get(member.key) is None
         ]
 
     def _own(self, key: str) -> bool:

@@ -77,11 +77,13 @@ class Admissions:
 
     def reason(self, key: str) -> str:
         """Why a key was put out, in a line."""
-        return next((entry.reason for entry in self.access.entries() if entry.key == key), "")
+        entry = self.access.get(key)
+        return entry.reason if entry is not None else ""
 
     def name(self, key: str) -> str:
         """What a key called itself when it was let in."""
-        return next((entry.name for entry in self.access.entries() if entry.key == key), "?")
+        entry = self.access.get(key)
+        return entry.name if entry is not None else "?"
 
     def role(self, key: str) -> Role | None:
         """None for a key without any right."""
@@ -175,7 +177,6 @@ class Admissions:
             access.remove(key, reason, time.time())
 
         self._edit(put_out)
-        self.out.append(key)
         log.warning("%s (%s) was removed", name, fingerprint(key))
 
     def quarantine(self, key: str, name: str, reason: str) -> None:
@@ -183,9 +184,8 @@ class Admissions:
         if self.access.standing(key) == "removed":
             return
         self._saved.quarantined[key] = reason
-        while (
-            len(self._saved.quarantined) > MAX_QUARANTINED
-        ):  # in an open host anybody has as many keys as he likes
+        # In an open host anybody has as many keys as he likes.
+        while len(self._saved.quarantined) > MAX_QUARANTINED:
             self._saved.quarantined.pop(next(iter(self._saved.quarantined)))
         self.access.release(key, time.time())  # a new reason takes the place of an old one
         if self.access.standing(key) == "unknown":
@@ -234,9 +234,7 @@ class Admissions:
         """Another host of this state folder may have let somebody in, or put somebody out; True if so."""
         if not self._file.changed():
             return False
-        before = set(self.access.admitted())
-        self._load(self._file.read())
-        self.out += sorted(before - set(self.access.admitted()))
+        self._take(self._file.read())
         return True
 
     def _edit(self, edit: Callable[[Access], object], tokens: list[TokenEntry] | None = None) -> None:
@@ -246,7 +244,7 @@ class Admissions:
             edit(access)
             return Stored(entries_of(access), self._merged(stored.tokens, tokens))
 
-        self._load(self._file.change(change))
+        self._take(self._file.change(change))
 
     def _merged(self, stored: list[TokenEntry], ours: list[TokenEntry] | None) -> list[TokenEntry]:
         """Ours, as far as another host did not use them up meanwhile, and those that only the other one made."""
@@ -262,6 +260,13 @@ class Admissions:
         ]
         known = {token.id for token in ours} | self._tokens
         return kept + [token for token in stored if token.id not in known]
+
+    def _take(self, stored: Stored) -> None:
+        """A newer list; who has no right by it any more is out, also if it was another host that said so."""
+        was_in, was_barred = set(self.access.admitted()), set(self.access.barred())
+        self._load(stored)
+        changed = (was_in - set(self.access.admitted())) | (set(self.access.barred()) - was_barred)
+        self.out += sorted(key for key in changed if self.role(key) is None)
 
     def _load(self, stored: Stored) -> None:
         self._tokens = {token.id for token in stored.tokens}

@@ -32,6 +32,7 @@ from p2prl.nodes.member_desk import MemberDesk
 from p2prl.nodes.process import emit, run_child
 from p2prl.nodes.shard_desk import ShardDesk
 from p2prl.nodes.status import StatusView, bounded_status, build_status
+from p2prl.nodes.trainer_watch import TrainerWatch
 from p2prl.nodes.weights_desk import PUBLISH, WeightsDesk, current
 from p2prl.nodes.wiring import BrokerConfig
 from p2prl.wire import frames
@@ -73,6 +74,7 @@ class Broker:
         self.trainer_route = b""
         self.trainer = m.TrainerReport(state="starting", reason="the trainer is starting")
         self.trainer_heard = loop.now()
+        self.trainer_watch = TrainerWatch()
         #: The trainer introduced itself to this incarnation of the broker: it knows the term, and published.
         self.trainer_greeted = False
         self.refused: Counter[str] = Counter()
@@ -195,9 +197,8 @@ class Broker:
         self.refuse(peer.key, peer.reason if permitted else "not_permitted")
 
     def cut(self) -> None:
-        """End all connections but the shards' own; those who may come back do so by themselves."""
+        """End all connections to the control socket; those who may come back do so by themselves."""
         self.network.reopen(self.control)
-        self.weights.cut()
 
     # --- members
 
@@ -342,6 +343,7 @@ class Broker:
         self.trainer_route, self.trainer_heard = received.peer, self.loop.now()
         if not self.trainer_greeted:
             self.answer(received, m.HelloAgain(term=self.saved.term))
+        self.trainer_watch.reported(self.trainer, report, self.trainer_heard)
         ceiling_before = self.trainer.insert_ceiling
         self.trainer = report
         if report.insert_ceiling != ceiling_before:
@@ -421,6 +423,8 @@ class Broker:
             )
             self.control.send([frames.encode(progress)], self.trainer_route)
         self.front.look()
+        if not self.stopping:
+            self.trainer_watch.look(self._view())
         self.members.fold(settled=now - self.started > _SETTLED_S)
         self.save(durable=True)
         self.weights.publish_held()

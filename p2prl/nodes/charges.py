@@ -6,6 +6,7 @@ import os
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 from p2prl.core import messages as m
 from p2prl.core.codes import new_code
@@ -19,6 +20,7 @@ from p2prl.nodes.supervisor import Charge
 from p2prl.nodes.trainer_config import TrainerConfig
 from p2prl.nodes.wiring import BrokerConfig, MemberConfig, ShardConfig, Staff
 from p2prl.registry import is_file_agent
+from p2prl.replay.params import ReplayKind
 
 LOCAL = "127.0.0.1"
 
@@ -117,7 +119,7 @@ class Plan:
                 bind=self.bind,
                 folder=str(self.prepared.folder / "replay"),
                 broker=LOCAL,
-                kind="queue" if replay.kind == "queue" else "uniform",
+                kind=cast(ReplayKind, replay.kind),
                 capacity_bytes=-(-replay.capacity_bytes // shards),
                 window=replay.window,
                 fsync_interval_s=experiment.replay.fsync_interval_s,

@@ -43,6 +43,7 @@ class Meta(msgspec.Struct, frozen=True):
     Attributes:
         sampled: ticks taken so far: one a window, all those of a whole session.
         return_mean: mean return of the last `return_episodes` episodes of the least exploring slots, or None.
+        skipped: updates that changed nothing, beside `updates`.
     """
 
     version: int
@@ -52,6 +53,7 @@ class Meta(msgspec.Struct, frozen=True):
     episodes: int = 0
     return_mean: float | None = None
     return_episodes: int = 0
+    skipped: int = 0
 
 
 class Checkpoint(msgspec.Struct, frozen=True):

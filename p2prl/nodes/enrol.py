@@ -64,15 +64,13 @@ class Entry:
         self._check_identity(located)
         check_standing(card)
         pinned = self.known.find_key(card.server_key) is not None
-        if card.open and not pinned and (self.code is not None or self.token is not None):
-            raise NotAdmitted(_unproved(located))
-        if self.token is None and (card.open or (pinned and card.standing in ("admitted", "waiting"))):
-            if not pinned:
-                text = "open host: it admits any machine, and this machine trusts it at first sight"
-                self.say("warning", text)
+        if card.open and not pinned:
+            if self.code is not None or self.token is not None:
+                raise NotAdmitted(_unproved(located))
+            self.say("warning", "open host: it admits any machine, and this machine trusts it at first sight")
             return self._wait_for_owner(located, card.standing)
-        if pinned and card.standing in ("admitted", "waiting"):
-            return self._wait_for_owner(located, card.standing)  # the token did its work before
+        if pinned and card.standing in ("admitted", "waiting"):  # a code or a token did its work before
+            return self._wait_for_owner(located, card.standing)
         standing = self._prove(located)
         return None if standing is None else self._wait_for_owner(located, standing)
 
@@ -108,9 +106,8 @@ class Entry:
             )
             answer = self._dialogue(located, newcomer)
             if isinstance(answer, m.Refusal):
-                if (
-                    answer.reason != "wrong_code" and answer.retry_after_s > 0
-                ):  # it is busy, or it was restarted in the middle of this
+                # It is busy, or it was restarted in the middle of this.
+                if answer.reason != "wrong_code" and answer.retry_after_s > 0:
                     self._pause(answer)
                     continue
                 tries += 1

@@ -87,8 +87,9 @@ class FrontDesk:
 
     def expel(self, key: str) -> None:
         """A key asks for weights in a way that no member does, and that costs memory: out with it, now."""
+        if self._list.role(key) is None:
+            return  # it is out: what it had sent before its connection ended still comes in
         self._quarantine(key, "asked for weights by topics that nobody has")
-        self._broker.weights.cut()
 
     def shard_refused(self, report: m.ShardReport, now: float) -> None:
         """What a shard refused so far."""
@@ -109,9 +110,8 @@ class FrontDesk:
         """The code as the last broker left it, and the tokens that are still valid."""
         now, wall, code = self._broker.loop.now(), time.time(), self._broker.config.code
         saved, session = self._broker.saved, self._broker.config.session
-        if (
-            session and saved.code_session == session
-        ):  # a broker before this one, of the same start of the host
+        # Of a broker before this one, of the same start of the host.
+        if session and saved.code_session == session:
             if saved.code is not None:
                 self.gate.load_code(saved.code, now, wall)
         elif code.code:

@@ -55,7 +55,8 @@ class Player:
         self.backlog: deque[tuple[m.PlayerBundle, bytes, bytes]] = deque()
         #: Serials handed over that the member has not answered, oldest first.
         self._sent: deque[int] = deque()
-        self._warned = ""
+        #: How many of the rollout's warnings were passed on.
+        self._warned = 0
         self.network = Network()
         self.socket = self.network.client(
             "dealer", config.endpoint, config.keys if config.keys.public else None, config.server_key, _LIMITS
@@ -169,7 +170,8 @@ class Player:
             steps=bundle.steps,
             episodes=bundle.episodes,
         )
-        warning = self.rollout.warning
+        warning = next(iter(self.rollout.warnings[self._warned :]), "")  # one a bundle: they are few
+        self._warned += bool(warning)
         message = m.PlayerBundle(
             rank=self.rank,
             serial=self.serial,
@@ -177,11 +179,10 @@ class Player:
             steps=bundle.steps,
             episodes=len(bundle.episodes),
             version=self.version,
-            warning=warning if warning != self._warned else "",
+            warning=warning,
             failures=self.rollout.failures,
             failure=self.rollout.failure[:500],
         )
-        self._warned = warning
         self.backlog.append((message, frames.encode(header), payload))
         self._flush()
         while len(self.backlog) > _BACKLOG:

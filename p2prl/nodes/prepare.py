@@ -6,6 +6,7 @@ import secrets
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import psutil
@@ -27,6 +28,8 @@ from p2prl.registry import (
     resolve_agent,
     source_hash,
 )
+from p2prl.replay.params import ReplayKind
+from p2prl.replay.prioritised import priority_bytes
 from p2prl.settings import EXPERIMENT_FILE, RUN_FILE, dump_experiment, slug
 
 #: What is left to the machine's owner beside the replay buffer.
@@ -117,6 +120,8 @@ def effective_replay(agent: Agent, overrides: ReplayConfig) -> ReplaySpec:
     own = agent.replay()
     given = {name: getattr(overrides, name, None) for name in own.__struct_fields__}
     spec = msgspec.structs.replace(own, **{name: value for name, value in given.items() if value is not None})
+    if spec.kind not in get_args(ReplayKind):
+        raise UsageError(f"replay.kind={spec.kind} is not one of {', '.join(get_args(ReplayKind))}")
     if min(spec.ticks, spec.batch, spec.capacity_bytes) < 1:
         raise UsageError("replay.ticks, replay.batch and replay.capacity_bytes must be at least 1")
     if spec.window < 0:
@@ -147,7 +152,7 @@ def _schema(spec: EnvSpec, agent: Agent, replay: ReplaySpec) -> SessionSchema:
 def check_memory(schema: SessionSchema, replay: ReplaySpec) -> None:
     """Raises LimitsForbid if the buffer would not fit, UsageError if it could never work."""
     session = schema.session_bytes()
-    need_ticks = replay.min_ticks if replay.kind == "uniform" else replay.batch * replay.ticks
+    need_ticks = replay.batch * replay.ticks if replay.kind == "queue" else replay.min_ticks
     room_ticks = replay.capacity_bytes // session * replay.ticks
     if room_ticks < need_ticks:
         least = -(-need_ticks // replay.ticks) * session
@@ -156,10 +161,16 @@ def check_memory(schema: SessionSchema, replay: ReplaySpec) -> None:
             f"{need_ticks} to begin: give it at least {least} bytes"
         )
     free = psutil.virtual_memory().available
-    if replay.capacity_bytes + _SPARE_BYTES > free:
+    beside = (
+        priority_bytes(schema, replay.capacity_bytes, replay.window) if replay.kind == "prioritised" else 0
+    )
+    taken = replay.capacity_bytes + beside
+    if taken + _SPARE_BYTES > free:
+        with_them = f", {beside / 1e6:.0f} MB of it for priorities" if beside else ""
+        least = int((free - _SPARE_BYTES) * replay.capacity_bytes / taken) // 2
         raise LimitsForbid(
-            f"the replay buffer may take {replay.capacity_bytes / 1e6:.0f} MB ({room_ticks} ticks) and "
-            f"{free / 1e6:.0f} MB are free: use --set replay.capacity_bytes={max(0, int(free - _SPARE_BYTES) // 2)}"
+            f"the replay buffer may take {taken / 1e6:.0f} MB ({room_ticks} ticks{with_them}) and "
+            f"{free / 1e6:.0f} MB are free: use --set replay.capacity_bytes={max(0, least)}"
         )
 
 

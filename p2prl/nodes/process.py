@@ -18,7 +18,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from p2prl.errors import CorruptCheckpoint, LimitsForbid, MissingPackage, P2prlError, UsageError
+from p2prl.errors import (
+    CorruptCheckpoint,
+    LearningFailed,
+    LimitsForbid,
+    MissingPackage,
+    P2prlError,
+    UsageError,
+)
 from p2prl.net.loop import Loop
 from p2prl.net.sockets import PortTaken
 
@@ -27,7 +34,7 @@ _GRACE_S = 4.0
 LOG_FORMAT = "%(levelname)s %(message)s"
 
 #: Errors that another start of the same process cannot mend.
-_HOPELESS = (UsageError, MissingPackage, CorruptCheckpoint, LimitsForbid)
+_HOPELESS = (UsageError, MissingPackage, CorruptCheckpoint, LimitsForbid, LearningFailed)
 
 ConfigT = TypeVar("ConfigT")
 

@@ -66,8 +66,6 @@ class Relocator:
     ) -> None:
         self._stop = threading.Event()
         self._found: deque[Located] = deque(maxlen=1)  # only the newest counts
-        #: Why it was not found, last time.
-        self.trouble = ""
         search = Search(target=None, wait_s=None, node_key=node_key, stop=self._stop)
         work = (search, server_key, tuple(places), tuple(interfaces))
         self._thread = threading.Thread(target=self._work, args=work, name="relocator", daemon=True)
@@ -94,7 +92,7 @@ class Relocator:
         browser = Browser(interfaces)
         try:
             while not self._stop.is_set():
-                located, self.trouble = look(search, server_key, [*places, *places_of(server_key)], browser)
+                located, _trouble = look(search, server_key, [*places, *places_of(server_key)], browser)
                 if located is not None:
                     self._found.append(located)
                 self._stop.wait(_PAUSE_S)

@@ -29,6 +29,7 @@ from p2prl.nodes.process import emit, run_child
 from p2prl.nodes.wiring import ShardConfig, push_port, sample_port
 from p2prl.replay.log import LogError
 from p2prl.replay.params import ReplayParams
+from p2prl.replay.prioritised import priorities_from_frames
 from p2prl.replay.shard import ShardStore
 from p2prl.wire import frames
 from p2prl.wire.bundle import MAX_PAYLOAD_BYTES, MAX_SLOTS
@@ -40,7 +41,8 @@ _PER_TURN, _TURN_S = 100, 0.2
 #: What ZeroMQ may hold of one connection, about.
 _QUEUE_BYTES = 16_000_000
 _SAMPLES = "samples"
-_SAMPLE_LIMITS = Limits(message_bytes=2_000, send_messages=100, receive_messages=100)
+#: The largest that a trainer says: the ids of MAX_SAMPLE_COUNT samples, and only where there are priorities.
+_ASK_BYTES, _PRIORITIES_BYTES = 2_000, 16 * m.MAX_SAMPLE_COUNT + 2_000
 #: How often a node over its quota is told `busy`, per second and for each bundle of its window: an honest one, always.
 _ANSWERS = 2.0
 #: Nodes that are named as held back; the lines are for people.
@@ -99,9 +101,9 @@ class Shard:
 
         limits, keys = pull_limits(config.run.schema), config.server_keys
         self.pull = self.network.server("pull", at(push), keys, limits, self.guests.admits, "push")
-        self.samples = self.network.server(
-            "router", at(sample), keys, _SAMPLE_LIMITS, self._may_sample, _SAMPLES
-        )
+        size = _PRIORITIES_BYTES if config.kind == "prioritised" else _ASK_BYTES
+        asks = Limits(message_bytes=size, send_messages=100, receive_messages=100)
+        self.samples = self.network.server("router", at(sample), keys, asks, self._may_sample, _SAMPLES)
         self.address = m.ShardAddress(index=index, push_port=push, sample_port=sample, boot_id=self.boot_id)
         self.control = ControlLine(
             self.loop,
@@ -259,21 +261,22 @@ class Shard:
             try:
                 if not self._may_sample(received.user):
                     raise RemoteProtocolError("not_permitted")
-                ask = frames.decode_sample(received.frames[0])
-                if not isinstance(ask, m.SampleAsk) or not 0 <= ask.count <= m.MAX_SAMPLE_COUNT:
+                said = frames.decode_sample(received.frames[0])
+                if isinstance(said, m.SampleReply) or not 0 <= said.count <= m.MAX_SAMPLE_COUNT:
                     raise RemoteProtocolError("malformed")
+                self.store.hear(said.highest)
+                if isinstance(said, m.SampleAsk):
+                    self._answer(received.peer, said)
+                else:
+                    self.store.prioritise(*priorities_from_frames(said.count, received.frames[1:]))
             except RemoteProtocolError as error:
                 self._refuse(received.user, error.reason)
-                continue
-            self._answer(received.peer, ask)
 
     def _answer(self, peer: bytes, ask: m.SampleAsk) -> None:
+        """Raises RemoteProtocolError for a sample that cannot be."""
         self.current = max(self.current, ask.weights_version)
-        try:
-            sample = self.store.sample(ask.count, ask.window, self.current)
-        except RemoteProtocolError as error:
-            self.store.refuse(self.config.staff.trainer, error.reason)
-            return
+        sample = self.store.sample(ask.count, ask.window, self.current)
+        drawn = sample.drawn
         reply = m.SampleReply(
             ask=ask.ask,
             count=len(sample.versions),
@@ -282,10 +285,13 @@ class Shard:
             boot_id=self.boot_id,
             ticks=self.store.sessions * self.config.run.schema.ticks,
             stale=sample.stale,
+            priority_total=drawn.total if drawn else 0.0,
+            highest=self.store.highest,
         )
         parts: list[Frame] = [frames.encode(reply)]
         if len(sample.versions):
             parts += [values.data for values in (*sample.columns, sample.versions)]
+            parts += [values.data for values in (drawn.ids, drawn.priorities)] if drawn else []
         self.samples.send(parts, peer)
 
     def _report(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -35,9 +36,9 @@ class StatusView:
 def build_status(view: StatusView) -> m.StatusReply:
     """One consistent picture: the totals are the sums of the rows."""
     broker = view.broker
-    nodes = _node_rows(view)
+    nodes = node_rows(view)
     totals = merged([node.bundles for node in nodes])
-    trainer_state, trainer_reason = _trainer_state(view)
+    trainer, trainer_reason = trainer_state(broker.trainer, view.now - broker.trainer_heard, nodes)
     return m.StatusReply(
         run_id=broker.run.run_id,
         run_name=broker.config.run_name,
@@ -59,7 +60,7 @@ def build_status(view: StatusView) -> m.StatusReply:
         bundles=totals,
         nodes=nodes,
         shards=[broker.desk.row(index, view.now) for index in range(broker.config.shards)],
-        trainer_state=trainer_state,
+        trainer_state=trainer,
         trainer_reason=trainer_reason,
         device=broker.trainer.device,
         metrics=dict(broker.trainer.metrics),
@@ -69,6 +70,7 @@ def build_status(view: StatusView) -> m.StatusReply:
         stopping=broker.stopping,
         open=broker.config.open,
         waiting_nodes=broker.admissions.waiting(),
+        updates_skipped=broker.trainer.updates_skipped,
     )
 
 
@@ -97,15 +99,28 @@ def _terse(node: m.NodeStatus) -> m.NodeStatus:
     )
 
 
-def _trainer_state(view: StatusView) -> tuple[str, str]:
-    trainer = view.broker.trainer
-    silent_s = view.now - view.broker.trainer_heard
+def trainer_state(report: m.TrainerReport, silent_s: float, nodes: Sequence[m.NodeStatus]) -> tuple[str, str]:
+    """The trainer's state, and why it does not train.
+
+    Args:
+        report: its last word.
+        silent_s: seconds since then.
+        nodes: it knows that nothing comes; of whom nothing comes, these tell.
+    """
+    if report.state == "failed":
+        return "failed", report.reason
     if silent_s > _TRAINER_SILENT_S:
         return "stalled", f"the trainer was not heard for {silent_s:.0f} s"
-    return trainer.state, trainer.reason
+    if report.state != "stalled":
+        return report.state, report.reason
+    here = [node for node in nodes if node.players and node.state != "gone"]
+    if not here:
+        return "waiting", f"{report.reason}; nobody plays"
+    troubled = [f"{node.name}: {node.reason}" for node in here if node.reason]
+    return "stalled", "; ".join([report.reason, *troubled[:1]])
 
 
-def _node_rows(view: StatusView) -> list[m.NodeStatus]:
+def node_rows(view: StatusView) -> list[m.NodeStatus]:
     """One row per key that ever gave something: members of now, and those of before a restart."""
     broker = view.broker
     rows = [_node_row(view, member) for member in broker.members.roster.members.values()]
@@ -186,6 +201,7 @@ def _warnings(view: StatusView, nodes: list[m.NodeStatus]) -> list[str]:
     if broker.stopping:
         return []
     warnings = [text for report in broker.desk.reports.values() for text in report.warnings]
+    warnings += broker.trainer_watch.warnings(view.now)
     waited = view.now - broker.started > _GRACE_S  # a host's own players come a moment after its broker
     if waited and not any(node.players and node.state != "gone" for node in nodes):
         warnings.append(f"no players: waiting for `p2prl join {broker.host_name}` on another machine")

@@ -14,8 +14,9 @@ import numpy as np
 from p2prl import __version__
 from p2prl.core import messages as m
 from p2prl.core.episodes import WINDOW
-from p2prl.errors import MissingPackage, P2prlError, RemoteProtocolError, UsageError
-from p2prl.learn.contracts import Batch, Learner
+from p2prl.core.standstill import Standstill
+from p2prl.errors import LearningFailed, MissingPackage, P2prlError, RemoteProtocolError, UsageError
+from p2prl.learn.contracts import Array, Batch, Learner
 from p2prl.learn.sampling import Sampler, columns_from_frames
 from p2prl.net.addresses import endpoint
 from p2prl.net.loop import Loop
@@ -24,6 +25,7 @@ from p2prl.nodes import checkpoint
 from p2prl.nodes.control import ControlLine
 from p2prl.nodes.device import choose_device
 from p2prl.nodes.files import DiskTrouble
+from p2prl.nodes.guard import Guard, advice
 from p2prl.nodes.process import emit, run_child
 from p2prl.nodes.trainer_config import TrainerConfig
 from p2prl.nodes.wiring import publish_port
@@ -65,7 +67,10 @@ class Trainer:
         self._disk = DiskTrouble("checkpoints")
         self._best_at = -1e9
         self._term = -1
-        self._trained_at = -1e9
+        self.guard = Guard(self.folder)
+        self.standstill = Standstill(loop.now())
+        #: Why this process ends, in a line; empty while all is well.
+        self._failed = ""
         self._metric_values: dict[str, deque[float]] = {}
         self._lags: deque[float] = deque(maxlen=_METRIC_WINDOW)
         self._sockets: dict[int, tuple[int, Socket]] = {}
@@ -97,6 +102,7 @@ class Trainer:
         self.device = choose_device(config.device)
         cls = resolve_agent(config.agent)
         agent = make_agent(cls, config.run.env, config.run.agent_settings)
+        self.guard.advice = advice(cls, config.run)
         try:
             self.learner = agent.learner(self.device, config.run.seed)
         except ModuleNotFoundError as error:
@@ -111,13 +117,14 @@ class Trainer:
             checkpoint.set_aside(self.folder, last)
             self.learner.load(last.learner)
             self.version, self.updates = last.meta.version, last.meta.updates
-            self._sampled_before = last.meta.sampled
+            self._sampled_before, self.guard.skipped = last.meta.sampled, last.meta.skipped
             self._saved_updates = self.updates
             self.best = self._best_return()
             log.info("resumed from %s: %d updates, weights version %d", last.path, self.updates, self.version)
         self.sampler = Sampler(
             config.run.schema, config.replay, config.run.seed + self.updates, self._sampled_before
         )
+        self.standstill = Standstill(self.loop.now())
         self.loop.every(config.checkpoint_interval_s, self.save)
         self.loop.when_idle(self._work)
         emit("ready", device=self.device, updates=self.updates, version=self.version)
@@ -186,12 +193,26 @@ class Trainer:
         assert self.learner is not None
         self._lags.append(float(np.mean(np.maximum(0, self.version - batch["version"]))))
         update = self.learner.update(batch)
+        now = self.loop.now()
+        self.standstill.updated(now)
+        if self.guard.skips(update, now):
+            if self.guard.hopeless:
+                self.save()
+                self.guard.give_up(self.guard.hopeless)
+            return
         self.updates += 1
-        self._trained_at = self.loop.now()
+        if update.priorities is not None:
+            self._prioritise(update.priorities)
         for name, value in update.metrics.items():
             self._metric_values.setdefault(name, deque(maxlen=_METRIC_WINDOW)).append(value)
         self._unpublished = self._unpublished or update.publish is not False
         self._publish_if_due(now=update.publish is True)
+
+    def _prioritise(self, priorities: Array) -> None:
+        """Tell the shards. What does not go through leaves old priorities, which only costs some learning."""
+        for index, message, arrays in self.sampler.prioritise(priorities):
+            if index in self._sockets:
+                self._sockets[index][1].send([frames.encode(message), *(values.data for values in arrays)])
 
     def _ask(self) -> None:
         for index, ask in self.sampler.asks(self.loop.now(), self.version):
@@ -207,8 +228,8 @@ class Trainer:
                     continue
                 columns = []
                 if reply.count:
-                    schema, window = self.config.run.schema, self.config.replay.window
-                    columns = columns_from_frames(schema, reply.count, window, received.frames[1:])
+                    schema, spec = self.config.run.schema, self.config.replay
+                    columns = columns_from_frames(schema, spec, reply.count, received.frames[1:])
             except (RemoteProtocolError, ValueError, IndexError) as error:
                 raise P2prlError(f"shard {index} sent a sample that is not one: {error}") from error
             self.sampler.replied(index, reply, columns)
@@ -221,7 +242,7 @@ class Trainer:
     def _publish(self) -> None:
         if self.learner is None or not self.control.welcomed:
             return
-        payload = encode_weights(self.learner.weights())
+        payload = encode_weights(self.guard.weights(self.learner.weights()))
         header = m.WeightsHeader(
             run_id=self.config.run.run_id,
             version=self.version + 1,
@@ -241,12 +262,13 @@ class Trainer:
         """Tell the broker how far training is."""
         if not self.control.welcomed:
             return
-        self._publish_if_due()  # the last of a burst of updates, while the next sessions are waited for
-        training = self.loop.now() - self._trained_at < 1.0
+        if not self.guard.given_up:
+            self._publish_if_due()  # the last of a burst of updates, while the next sessions are waited for
+        state, reason = self._state()
         self.control.send(
             m.TrainerReport(
-                state="starting" if self.learner is None else "training" if training else "waiting",
-                reason="" if training or self.learner is None else self.sampler.why_waiting(),
+                state=state,
+                reason=reason,
                 updates=self.updates,
                 sampled=self.sampler.sampled_total if self.learner is not None else 0,
                 weights_version=self.version,
@@ -254,8 +276,33 @@ class Trainer:
                 insert_ceiling=self.sampler.limiter.insert_ceiling() if self.learner is not None else None,
                 metrics=self._metrics(),
                 device=self.device,
+                updates_skipped=self.guard.skipped,
             )
         )
+
+    def _state(self) -> tuple[m.TrainerState, str]:
+        """This process's state, and what there is to say about it."""
+        now = self.loop.now()
+        if self._failed:
+            return "failed", self._failed
+        if self.learner is None:
+            return "starting", ""
+        self.standstill.inserted(self.sampler.inserted_ticks, now)
+        state, reason = self.standstill.look(self.sampler.why_waiting(), now)
+        return state, reason or self.guard.news(now)
+
+    def failed(self, error: Exception) -> None:
+        """This process ends because of `error`; the broker is told with the last report."""
+        self._failed = str(error) if isinstance(error, P2prlError) else f"{type(error).__name__}: {error}"
+
+    def end(self) -> None:
+        """The last checkpoint and the last report; then close."""
+        try:
+            self.save()
+        except LearningFailed as error:
+            log.error("%s", error)
+        self.report()  # so that the run's last figures are the last
+        self.network.close()
 
     def _metrics(self) -> dict[str, float]:
         return {name: float(np.mean(values)) for name, values in self._metric_values.items()}
@@ -269,11 +316,12 @@ class Trainer:
             episodes=self.progress.episodes,
             return_mean=self.progress.return_mean,
             return_episodes=self.progress.return_episodes,
+            skipped=self.guard.skipped,
         )
 
     def save(self) -> None:
-        """Write a checkpoint, if anything was learned since the last."""
-        if self.learner is None or self.updates == self._saved_updates:
+        """Write a checkpoint, if anything was learned since the last. Raises LearningFailed if it is no good."""
+        if self.learner is None or self.guard.given_up or self.updates == self._saved_updates:
             return
         if self._write(self.learner):
             self._saved_updates = self.updates
@@ -291,9 +339,10 @@ class Trainer:
             self.best = mean
 
     def _write(self, learner: Learner, name: str = "") -> bool:
-        """Write a checkpoint. A full disk is said, not fatal."""
+        """Write a checkpoint. A full disk is said, not fatal; what is not finite is not written."""
+        state, weights = self.guard.state(learner.save()), self.guard.weights(learner.weights())
         try:
-            checkpoint.save(self.folder, self._meta(), learner.save(), learner.weights(), name=name)
+            checkpoint.save(self.folder, self._meta(), state, weights, name=name)
         except OSError as error:
             self._disk.failed(error)
             return False
@@ -323,9 +372,10 @@ def child_main() -> int:
         log.debug("trainer ready after %.1f s", time.monotonic() - began)
         try:
             return loop.run()
+        except Exception as error:
+            trainer.failed(error)
+            raise
         finally:
-            trainer.save()
-            trainer.report()  # so that the run's last figures are the last
-            trainer.network.close()
+            trainer.end()
 
     return run_child(TrainerConfig, main)

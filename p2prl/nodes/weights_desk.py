@@ -14,8 +14,9 @@ from p2prl.wire import frames
 
 #: The trainer's socket, by name.
 PUBLISH = "publish"
-#: Only the trainer gets through to this socket: a message there is a whole network.
+#: Subscriptions that are read before others have a turn.
 _PER_TURN = 1000
+#: Only the trainer gets through to this socket: a message there is a whole network.
 _PUBLISH_LIMITS = Limits(message_bytes=512_000_000, receive_messages=2)
 #: A slow subscriber misses versions instead of filling our memory; it pulls what it missed.
 _WEIGHTS_LIMITS = Limits(message_bytes=1_000, send_messages=3, receive_messages=100)

@@ -5,13 +5,12 @@ A member reads this file: it must not bring in numpy (a joiner's member holds ne
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
 from p2prl.core.membership import MAX_MEMBERS
 from p2prl.core.messages import CodeNews, RunSpec, Seat
 from p2prl.net.keys import KeyPair
+from p2prl.replay.params import ReplayKind
 
 
 class Staff(msgspec.Struct, frozen=True):
@@ -84,7 +83,7 @@ class ShardConfig(msgspec.Struct, frozen=True):
     bind: list[str]
     folder: str
     broker: str
-    kind: Literal["queue", "uniform"]
+    kind: ReplayKind
     capacity_bytes: int
     window: int
     fsync_interval_s: float = 1.0

@@ -6,23 +6,25 @@ from typing import Literal
 
 import msgspec
 
+ReplayKind = Literal["queue", "uniform", "prioritised"]
+
 
 class ReplayParams(msgspec.Struct, frozen=True):
     """The part of an agent's ReplaySpec that a shard needs, for this shard alone.
 
     Attributes:
-        kind: `queue` (each session once, first in first out) or `uniform`.
+        kind: `queue` (each session once, first in first out), `uniform` or `prioritised`.
         capacity_bytes: what this shard may hold, decoded. At least one session, or one bundle of a queue,
             always fits.
         max_lag: sessions older than this many weights versions are stale; 0 for no limit.
-        window: ticks per sample that `mass` is counted for; 0 for whole sessions.
+        window: ticks per sample that `mass` is counted for, and priorities are kept for; 0 for whole sessions.
         fsync_interval_s: the most seconds of acknowledged sessions that a power cut may take; a kill, none. With 0
             a power cut takes none either, as long as `flush` is called before verdicts are passed on.
         segment_bytes: the log begins a new file after this many bytes.
         reward_range, max_episode_steps: what the environment declares (core/spaces.py); None for nothing.
     """
 
-    kind: Literal["queue", "uniform"] = "uniform"
+    kind: ReplayKind = "uniform"
     capacity_bytes: int = 32_000_000
     max_lag: int = 0
     window: int = 1

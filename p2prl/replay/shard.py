@@ -8,19 +8,19 @@ acknowledged.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
-from p2prl.core.dedup import MAX_SEQ, Dedup
-from p2prl.core.messages import BundleHeader, Delivery, Verdict
+from p2prl.core.dedup import Dedup
+from p2prl.core.messages import BundleHeader, Delivery
 from p2prl.core.schema import SessionSchema, check_schema
 from p2prl.errors import LocalProtocolError, RemoteProtocolError
 from p2prl.replay.counters import Counters
 from p2prl.replay.log import SNAPSHOT, LogError, SegmentLog
 from p2prl.replay.params import ReplayParams
+from p2prl.replay.prioritised import PrioritisedStore
 from p2prl.replay.queue import QueueStore
 from p2prl.replay.records import (
     BUNDLE,
@@ -34,32 +34,12 @@ from p2prl.replay.records import (
 )
 from p2prl.replay.storage import RingStore, Sample, Store, check_ask, ring_capacity
 from p2prl.replay.validate import check_bundle
+from p2prl.replay.verdicts import Accepted, check_delivery, check_version, said, verdict
 from p2prl.wire.blocks import Array, Buffer
 from p2prl.wire.bundle import check_header, decode_bundle
 from p2prl.wire.frames import Frame, decode_bundle_header
 
-#: A bundle that is this many versions ahead may only be earlier than the broker's word: it is to come again.
-SOON_VERSIONS = 16
-_MAX_BOOT_ID_CHARS = 64
 _MAX_WARNINGS = 20
-
-
-@dataclass(frozen=True)
-class Accepted:
-    """The word on one bundle, and what it adds to the run; all zero unless it was stored now.
-
-    Attributes:
-        steps: ticks that are not RESET.
-        episodes: as in BundleHeader.
-        lag: weights versions between the one that played it and the current one.
-        text: for people: why it was refused, or cannot be taken now.
-    """
-
-    verdict: Verdict
-    steps: int = 0
-    episodes: list[tuple[float, int, float]] = field(default_factory=list)
-    lag: int = 0
-    text: str = ""
 
 
 class ShardStore:
@@ -88,12 +68,7 @@ class ShardStore:
         self.trouble = ""
         self._log = SegmentLog(folder, spec.segment_bytes, self._snapshot)
         recovered = self._read_log()
-        rng = np.random.default_rng([seed, self._next_session])
-        self._store: Store = (
-            QueueStore(schema, spec.capacity_bytes, spec.max_lag)
-            if spec.kind == "queue"
-            else RingStore(schema, spec.capacity_bytes, spec.window, rng)
-        )
+        self._store = _store(schema, spec, np.random.default_rng([seed, self._next_session]))
         self._restore(recovered)
 
     @classmethod
@@ -154,7 +129,7 @@ class ShardStore:
     def _drop_dead(self, live: deque[StoredBundle]) -> None:
         """Forget compressed bundles that cannot be live any more, so that a long log fits in memory."""
         dead = self._consumed
-        if self._spec.kind == "uniform":
+        if self._spec.kind != "queue":
             dead = self._next_session - ring_capacity(self._schema, self._spec.capacity_bytes)
         while live and live[0].first + live[0].slots <= dead:
             live.popleft()
@@ -222,10 +197,10 @@ class ShardStore:
             return self._accept(node, delivery, header_frame, payload, current_version, run_id, now)
         except RemoteProtocolError as error:
             self.counters.refuse(node, error.reason)
-            return _verdict(delivery, "refused", error.reason, text=str(error))
+            return verdict(delivery, "refused", error.reason, text=str(error))
         except LogError as error:
             self.trouble = str(error)
-            return _verdict(delivery, "busy", "disk_full" if error.full else "disk", text=str(error))
+            return verdict(delivery, "busy", "disk_full" if error.full else "disk", text=str(error))
 
     def _accept(
         self,
@@ -237,28 +212,28 @@ class ShardStore:
         run_id: str,
         now: float,
     ) -> Accepted:
-        _check_delivery(delivery, run_id)
+        check_delivery(delivery, run_id)
         if self._dedup.seen(node, delivery.boot_id, delivery.seq):
             self.counters.duplicate += 1
-            return _verdict(delivery, "duplicate")
+            return verdict(delivery, "duplicate")
         header = decode_bundle_header(header_frame)
         check_header(self._schema, header, len(payload))
-        _check_version(header, current_version)
+        check_version(header, current_version)
         lag = current_version - header.version
         if self._spec.max_lag > 0 and lag > self._spec.max_lag:
             self.counters.stale += 1
-            return _verdict(delivery, "stale")
+            return verdict(delivery, "stale")
         if lag < 0:
-            return _verdict(delivery, "busy", "early")
+            return verdict(delivery, "busy", "early")
         if self._store.full():
-            return _verdict(delivery, "busy", "full")
+            return verdict(delivery, "busy", "full")
         arrays = decode_bundle(self._schema, header, payload)
         check_bundle(self._schema, header, arrays, self._spec.reward_range, self._spec.max_episode_steps)
         if self._spec.fsync_interval_s > 0:
             # Before the append: a disk that fails here fails while nothing has changed.
             self._sync_if_due(now)
         self._keep(node, delivery, header, arrays, bytes(header_frame), bytes(payload))
-        return Accepted(_said(delivery, "stored"), header.steps, header.episodes, lag)
+        return Accepted(said(delivery, "stored"), header.steps, header.episodes, lag)
 
     def _keep(
         self,
@@ -296,7 +271,7 @@ class ShardStore:
         self._store.quarantine(nodes)
 
     def sample(self, count: int, window: int, current_version: int) -> Sample:
-        """Up to `count` windows (uniform) or whole sessions (queue); see storage.py.
+        """Up to `count` samples: windows, or whole sessions as a queue's always are; see storage.py.
 
         What a queue gives is in the log as consumed before it is given: a session may be lost with a killed
         trainer, but it is never trained on twice.
@@ -309,6 +284,30 @@ class ShardStore:
         if self._spec.kind == "queue":
             self._consume()
         return sample
+
+    def hear(self, highest: float) -> None:
+        """The highest priority that the trainer knows of; 0 for none.
+
+        Raises:
+            RemoteProtocolError: it is no priority.
+        """
+        if isinstance(self._store, PrioritisedStore):
+            self._store.hear(highest)
+
+    def prioritise(self, ids: Array, priorities: Array) -> None:
+        """The trainer's word on samples that were given to it; see prioritised.py. They are not in the log.
+
+        Raises:
+            RemoteProtocolError: one of them cannot be, or this replay has no priorities.
+        """
+        if not isinstance(self._store, PrioritisedStore):
+            raise RemoteProtocolError("malformed", f"priorities for a {self._spec.kind} replay")
+        self._store.prioritise(ids, priorities)
+
+    @property
+    def highest(self) -> float:
+        """The highest priority that this shard has heard of; 0 for none."""
+        return self._store.highest if isinstance(self._store, PrioritisedStore) else 0.0
 
     def _consume(self) -> None:
         consumed = self._store.first_live(self._next_session)
@@ -329,7 +328,7 @@ class ShardStore:
             self._consumed_unlogged, self.trouble = False, ""
 
     def mass(self) -> int:
-        """Places where a window may begin (uniform) or sessions that wait (queue)."""
+        """What could be sampled now; what is counted depends on the store."""
         return self._store.mass()
 
     @property
@@ -375,23 +374,8 @@ class ShardStore:
         self._log.close()
 
 
-def _check_delivery(delivery: Delivery, run_id: str) -> None:
-    if delivery.run_id != run_id:
-        raise RemoteProtocolError("wrong_run", "a bundle of another run")
-    if not 0 <= delivery.seq < MAX_SEQ or len(delivery.boot_id) > _MAX_BOOT_ID_CHARS:
-        raise RemoteProtocolError("malformed", "a bundle whose number or boot id is out of bounds")
-
-
-def _check_version(header: BundleHeader, current_version: int) -> None:
-    if header.version < 0:
-        raise RemoteProtocolError("malformed", f"a bundle of version {header.version}")
-    if header.version > current_version + SOON_VERSIONS:
-        raise RemoteProtocolError("future_version", f"version {header.version} does not exist yet")
-
-
-def _said(delivery: Delivery, status: str, reason: str = "") -> Verdict:
-    return Verdict(seq=delivery.seq, status=status, reason=reason)
-
-
-def _verdict(delivery: Delivery, status: str, reason: str = "", text: str = "") -> Accepted:
-    return Accepted(_said(delivery, status, reason), text=text)
+def _store(schema: SessionSchema, spec: ReplayParams, rng: np.random.Generator) -> Store:
+    if spec.kind == "queue":
+        return QueueStore(schema, spec.capacity_bytes, spec.max_lag)
+    ring = PrioritisedStore if spec.kind == "prioritised" else RingStore
+    return ring(schema, spec.capacity_bytes, spec.window, rng)

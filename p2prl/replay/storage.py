@@ -24,6 +24,21 @@ MAX_SAMPLE_BYTES = 1024 * 1024 * 1024
 
 
 @dataclass(frozen=True)
+class Drawn:
+    """How samples came to be drawn by priority.
+
+    Attributes:
+        ids: int64 `[count, 2]`, the session's number and the place in the ring: what a new priority is said for.
+        priorities: float32 `[count]`, those that they were drawn with.
+        total: all priorities together at that moment, so that each was drawn with `priority / total`.
+    """
+
+    ids: Array
+    priorities: Array
+    total: float
+
+
+@dataclass(frozen=True)
 class Sample:
     """What a shard gives the trainer.
 
@@ -32,11 +47,13 @@ class Sample:
         versions: int64 `[count]`, the weights versions that played them.
         stale: sessions that were dropped from the queue because they had grown older than max_lag, or because
             the node that gave them is quarantined.
+        drawn: None if they were not drawn by priority.
     """
 
     columns: list[Array]
     versions: Array
     stale: int = 0
+    drawn: Drawn | None = None
 
     @property
     def count(self) -> int:
@@ -146,10 +163,9 @@ class RingStore:
         done = skip
         while done < slots:
             count = min(slots - done, self.capacity - self._head)
-            self._write(self._head, done, count, arrays)
+            self._write(self._head, done, count, arrays, node)
             block = slice(self._head, self._head + count)
             self._versions[block] = version
-            self._owners.put(block, node)
             self._numbers[block] = np.arange(first + done, first + done + count)
             self._head = (self._head + count) % self.capacity
             done += count
@@ -157,9 +173,10 @@ class RingStore:
         self._held = min(self.capacity, self._held + slots - skip)
         return evicted
 
-    def _write(self, at: int, start: int, count: int, arrays: Mapping[str, Array]) -> None:
+    def _write(self, at: int, start: int, count: int, arrays: Mapping[str, Array], node: str) -> None:
         """Copy `count` slots of a bundle, `[rows, slots]`, from slot `start` to `[slots, rows]` from `at`."""
         block = slice(at, at + count)
+        self._owners.put(block, node)
         for column, store in zip(self._schema.columns, self._columns, strict=True):
             store[block] = arrays[column.name][:, start : start + count].swapaxes(0, 1)
         self._mass -= int(self._starts[block].sum())
@@ -182,14 +199,16 @@ class RingStore:
             held = self._held if allowed is None else len(allowed)
             session = self._rng.integers(max(1, held), size=count if held else 0)
             session = session if allowed is None else allowed[session]
-            return Sample([store.take(session, axis=0) for store in self._columns], self._versions[session])
+            return Sample(self._gather(session, session, 0), self._versions[session])
         session, offset = uniform_starts(
             self._rng, self._flags, self._held, self._schema.ticks, window, count, allowed
         )
-        return Sample(self._windows(session, offset, window), self._versions[session])
+        return Sample(self._gather(session, offset, window), self._versions[session])
 
-    def _windows(self, session: Array, offset: Array, window: int) -> list[Array]:
-        """One gather per column over its rows laid end to end."""
+    def _gather(self, session: Array, offset: Array, window: int) -> list[Array]:
+        """One gather per column over its rows laid end to end; with window 0 whole sessions, wherever the offset."""
+        if window == 0:
+            return [store.take(session, axis=0) for store in self._columns]
         rows_at: dict[bool, Array] = {}
         columns = []
         for column, store in zip(self._schema.columns, self._columns, strict=True):

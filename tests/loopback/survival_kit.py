@@ -62,8 +62,8 @@ class Run:
     def target(self) -> str:
         return f"127.0.0.1:{self.base}"
 
-    def join(self, *arguments: str, name: str = "joiner") -> kit.Program:
-        return kit.join(self.folder, *arguments, name=name, target=self.target, agent=DRILL, cwd=kit.ROOT)
+    def join(self, *arguments: str, name: str = "joiner", agent: str = DRILL) -> kit.Program:
+        return kit.join(self.folder, *arguments, name=name, target=self.target, agent=agent, cwd=kit.ROOT)
 
     def key(self, name: str = "joiner") -> str:
         """A joiner's public key."""

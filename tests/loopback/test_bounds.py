@@ -14,6 +14,7 @@ import pytest
 from p2prl.core import messages as m
 from p2prl.net.keys import new_key_pair
 from p2prl.net.loop import Loop
+from p2prl.net.sockets import Network, Socket
 from p2prl.nodes import broker_file
 from p2prl.nodes.broker import Broker
 from p2prl.nodes.prepare import prepare
@@ -185,6 +186,25 @@ def test_hellos_do_not_each_write_the_file(tmp_path: Path, monkeypatch: pytest.M
         assert max(given) < written[-1], "a killed broker's successor would give a seed again"
 
 
+def test_who_is_put_out_costs_the_others_one_cut_of_each_socket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut: list[str] = []
+    reopen = Network.reopen
+
+    def noted(network: Network, socket: Socket) -> None:
+        cut.append(socket.kind)
+        reopen(network, socket)
+
+    monkeypatch.setattr(Network, "reopen", noted)
+    with broker_of(tmp_path, max_members=5) as base, kit.Peer(base) as peer, kit.Peer(base, 2, "sub") as odd:
+        for topic in range(100):
+            odd.socket.raw.subscribe(b"topic %d" % topic)
+        wait_until(lambda: "router" in cut, 10, "it had time to hear why")
+        assert peer.status().refused_frames["malformed"] >= 1
+        assert cut == ["xpub", "router"]
+
+
 def test_new_seats_come_again_until_the_member_sits_in_them(tmp_path: Path) -> None:
     with (
         broker_of(tmp_path, max_members=5, ladder=4) as base,
@@ -203,6 +223,28 @@ def test_new_seats_come_again_until_the_member_sits_in_them(tmp_path: Path) -> N
         for _ in range(3):
             second.ask(_beat(0), m.HeartbeatAck)
         assert second.hear(0.0) is None
+
+
+def test_who_comes_over_a_new_connection_is_told_the_shards(tmp_path: Path) -> None:
+    """The list is sent when it changes: one that went with the connection would not come again."""
+    with broker_of(tmp_path, max_members=5) as base, kit.Peer(base) as before:
+        before.ask(_hello("pc"), m.Welcome)
+        with kit.Peer(base, keys=before.keys) as after:
+            after.say(_beat(0))
+            assert _answers(after) == [m.HeartbeatAck, m.ShardList]
+            after.say(_beat(0))
+            assert _answers(after) == [m.HeartbeatAck]
+
+
+def _answers(peer: kit.Peer) -> list[type[m.Message]]:
+    """What this peer was told up to now."""
+    peer.say(m.StatusAsk())
+    kinds: list[type[m.Message]] = []
+    while m.StatusReply not in kinds:
+        received = peer.hear()
+        assert received is not None, f"nothing comes after {kinds}"
+        kinds.append(type(frames.decode_from_broker(received.frames[0])))
+    return kinds[:-1]
 
 
 def _beat(rank: int) -> m.Heartbeat:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from p2prl.core import messages as m
+from p2prl.net.keys import load_or_create
 from tests import kit
 from tests.conftest import wait_until
+from tests.loopback.trust_kit import CODE, house
 
 
 def test_weights_and_members_come_back_after_the_broker_was_killed(tmp_path: Path) -> None:
@@ -55,3 +58,17 @@ def test_a_member_of_a_killed_host_plays_for_the_next_run_on_the_same_host(tmp_p
                 assert second.end() == 0
             assert joiner.wait(10) == 0
     assert "the host began another run" in joiner.stderr
+
+
+def test_what_the_owner_was_answered_holds_though_the_broker_is_killed_at_once(tmp_path: Path) -> None:
+    """By hand: until the owner's command had ended, the broker would have written its file by itself."""
+    with house(tmp_path, "--code", CODE) as place:
+        spy = place.admitted("spy")
+        for undo, standing in ((False, "quarantined"), (True, "admitted")):
+            [broker] = place.program.children("broker")
+            with place.peer(keys=load_or_create(place.home / "owner.key")) as owner:
+                answer = owner.ask(m.QuarantineAsk(key=spy.public, undo=undo), m.NodesReply)
+                broker.kill()
+            assert [node.standing for node in answer.nodes if node.key == spy.public] == [standing]
+            wait_until(lambda: len(place.program.children("broker")) == 1, 20, "another broker is started")
+            assert place.nodes()["spy"]["standing"] == standing

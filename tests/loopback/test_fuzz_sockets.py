@@ -18,6 +18,7 @@ from p2prl.wire import frames
 from tests import fuzz_arena, fuzz_kit
 from tests.conftest import wait_until
 from tests.fuzz_arena import BURST, CONTROL, MAX_GROWTH, TARGETS, WEIGHTS, Arena, Target
+from tests.hostile import PICKLE
 
 MESSAGES = 2000
 _NAMED = {target.name: target for target in TARGETS}
@@ -67,8 +68,8 @@ def _messages_of(arena: Arena, target: Target) -> list[list[bytes]]:
 
 def _with_pickles(parts: list[bytes]) -> list[list[bytes]]:
     """In the place of each frame, and before, between and behind them."""
-    instead = [[*parts[:i], fuzz_kit.PICKLE, *parts[i + 1 :]] for i in range(len(parts))]
-    beside = [[*parts[:i], fuzz_kit.PICKLE, *parts[i:]] for i in range(len(parts) + 1)]
+    instead = [[*parts[:i], PICKLE, *parts[i + 1 :]] for i in range(len(parts))]
+    beside = [[*parts[:i], PICKLE, *parts[i:]] for i in range(len(parts) + 1)]
     return instead + beside
 
 
@@ -105,7 +106,7 @@ def test_pickles_where_nothing_is_read(arena: Arena) -> None:
     with ExitStack() as stack:
         throwers = [stack.enter_context(arena.thrower(target, new_key_pair())) for target in targets]
         for thrower in throwers:
-            for parts in ([fuzz_kit.PICKLE], [b"\x01" + fuzz_kit.PICKLE], [fuzz_kit.PICKLE, fuzz_kit.PICKLE]):
+            for parts in ([PICKLE], [b"\x01" + PICKLE], [PICKLE, PICKLE]):
                 thrower.say(parts)
         doors = {target.name: thrower.door() for target, thrower in zip(targets, throwers, strict=True)}
     assert doors == {"weights": "in", "publish": "out", "sample 0": "out", "sample 1": "out"}
@@ -122,7 +123,7 @@ def test_nobody_gets_in_without_curve(arena: Arena) -> None:
         throwers = [stack.enter_context(arena.thrower(target, None)) for target in targets]
         for thrower in throwers:
             for _ in range(20):
-                thrower.say([fuzz_kit.PICKLE])
+                thrower.say([PICKLE])
         assert [thrower.door() for thrower in throwers] == ["out"] * len(targets)
     arena.unharmed()
     for target, old in zip(targets, before, strict=True):

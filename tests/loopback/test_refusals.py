@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle  # only to make hostile bytes: nothing here or in p2prl loads any
 import random
 from collections import Counter
 from collections.abc import Iterator
@@ -18,10 +17,10 @@ from p2prl.wire import frames
 from p2prl.wire.bundle import encode_bundle
 from tests import kit
 from tests.conftest import wait_until
+from tests.hostile import PICKLE
 
 Frames = list[bytes]
 _PUSH, _SAMPLE = 10, 11
-_PICKLE = pickle.dumps({"t": "hello"})
 
 
 @dataclass
@@ -99,7 +98,7 @@ _DEEP = b"\x91" * 100_000 + b"\x90"
 _CONTROL: list[tuple[str, Frames]] = [
     ("malformed", [b""]),
     ("malformed", [b"garbage"]),
-    ("malformed", [_PICKLE]),
+    ("malformed", [PICKLE]),
     ("malformed", [_DEEP]),
     ("malformed", [b"\x81\xa1t\xa5hello"]),
     ("malformed", [frames.encode(m.Delivery(run_id="r", boot_id="b", seq=0))]),
@@ -205,10 +204,10 @@ class Forger:
         bomb = msgspec.structs.replace(header, codecs=["lz4"] * len(header.codecs))
         return [
             ("malformed", [b""]),
-            ("malformed", [_PICKLE, good, payload]),
+            ("malformed", [PICKLE, good, payload]),
             ("malformed", [self.delivery(), good]),
             ("malformed", [self.delivery(), good, payload, b""]),
-            ("malformed", [self.delivery(), _PICKLE, payload]),
+            ("malformed", [self.delivery(), PICKLE, payload]),
             ("malformed", [self.delivery(seq=-1), good, payload]),
             ("malformed", [self.delivery(), good, payload + b"x"]),
             ("malformed", self.parts("flags", 128)),
@@ -284,7 +283,7 @@ def verdict(peer: kit.Peer, seq: int = -1) -> str:
 def test_sampling(host: Host) -> None:
     with host.peer() as peer, host.peer() as liar, host.peer(_SAMPLE, keys=liar.keys) as sampler:
         member(liar, "sampler")
-        for ask in [b"", _PICKLE, bytes(1900), frames.encode(m.SampleAsk(ask=1, count=2**40))]:
+        for ask in [b"", PICKLE, bytes(1900), frames.encode(m.SampleAsk(ask=1, count=2**40))]:
             sampler.offer(ask)
         # Only the trainer gets through to this socket: the connection is refused, and no ask is read.
         wait_until(lambda: refused(peer, liar.keys.public) == Counter(not_permitted=1))
@@ -297,7 +296,7 @@ def test_enrol(host: Host) -> None:
     ask = m.EnrolAsk(protocol=m.PROTOCOL, version="0", node_key="")
     with host.peer() as peer, host.peer(1, curve=False) as stranger, host.peer(1, curve=False) as huge:
         before = Counter(peer.status().refused_frames)
-        for parts in ([b""], [_PICKLE], [b"a", b"b"], [frames.encode(ask), b""], [_hello()]):
+        for parts in ([b""], [PICKLE], [b"a", b"b"], [frames.encode(ask), b""], [_hello()]):
             stranger.say(*parts)
         stranger.say(bytes(1900))
         huge.say(bytes(100_000))  # past MAXMSGSIZE: ZeroMQ closes the connection itself

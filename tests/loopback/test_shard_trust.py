@@ -22,6 +22,7 @@ from p2prl.nodes.wiring import ShardConfig, Staff, push_port, sample_port
 from p2prl.wire import frames
 from p2prl.wire.bundle import MAX_PAYLOAD_BYTES, encode_bundle
 from tests import kit
+from tests.conftest import run_until
 from tests.unit.replay_kit import BOOT, CARTPOLE, RUN, make_bundle, play
 
 ANN, BOB, EVE = new_key_pair(), new_key_pair(), new_key_pair()
@@ -74,9 +75,9 @@ class Alone:
             bind=["127.0.0.1"],
             folder=str(folder),
             broker="127.0.0.1",
-            kind="uniform",
+            kind=more.pop("kind", "uniform"),
             capacity_bytes=1000 * CARTPOLE.session_bytes(),
-            window=1,
+            window=more.pop("window", 1),
             **more,
         )
         self.shard = Shard(config, self.loop)
@@ -119,14 +120,7 @@ class Alone:
         self.until(lambda: self.shard.guests.access == access)
 
     def until(self, condition: Callable[[], object], timeout: float = 10.0) -> None:
-        found = False
-
-        def look() -> bool:
-            nonlocal found
-            found = found or bool(condition())
-            return found
-
-        assert self.loop.run_on(look, timeout), f"not within {timeout} s; refused: {self.refused()}"
+        run_until(self.loop, condition, timeout, lambda: f"refused: {self.refused()}")
 
     def dial(
         self, keys: KeyPair | None, port: int = 0, server_key: str | None = HOST.public, **more: Any
@@ -315,6 +309,61 @@ def test_a_quarantined_nodes_sessions_are_not_sampled_until_it_is_undone(start: 
     alone.access(ANN, BOB)
     after, seeds = alone.sampled(trainer)
     assert (after.mass, seeds) == (before.mass, {0, 1, 2, 3})
+
+
+# --- how often it is sampled
+
+
+def priorities(count: int, ids: Any, values: Any, highest: float = 0.0) -> list[Any]:
+    """As a trainer sends them."""
+    message = frames.encode(m.Priorities(count=count, highest=highest))
+    return [message, np.array(ids, np.int64).tobytes(), np.array(values, np.float32).tobytes()]
+
+
+def test_a_trainers_priorities_change_what_is_sampled_and_bad_ones_only_a_counter(start: Start) -> None:
+    alone = start(kind="prioritised", window=0)
+    alone.access(ANN)
+    alone.give(alone.dial(ANN), 0, 1)
+    alone.until(lambda: alone.said("ann") == {"stored": 2})
+    trainer = alone.dial(TRAINER, sample_port(alone.base, 0))
+    reply, seeds = alone.sampled(trainer)
+    assert seeds == {0, 1}
+    assert (reply.priority_total, reply.highest) == (float(reply.mass), 0.0)
+    bad: list[list[Any]] = [
+        priorities(1, [[0, 0]], [np.nan]),
+        priorities(1, [[0, 0]], [-1.0]),
+        priorities(1, [[0, 10**9]], [1.0]),
+        priorities(2, [[0, 0]], [1.0]),
+        priorities(1, [[0, 0]], [1.0])[:2],
+        priorities(1, [[0, 0]], [1.0])[:1],
+        priorities(-1, [[0, 0]], [1.0]),
+        priorities(1, [[0, 0]], [1.0], highest=float("nan")),
+        [frames.encode(m.SampleAsk(ask=1, count=1, highest=-1.0))],
+    ]
+    for number, parts in enumerate(bad, 1):
+        assert trainer.send(parts)
+        alone.until(lambda sure=number: sum(alone.refused().get("", {}).values()) == sure)
+    assert alone.refused() == {"": {"not_finite": 2, "malformed": 7}}
+    assert alone.sampled(trainer)[0].priority_total == reply.priority_total
+    # The four sessions of the first bundle, of eight: hardly ever from now on.
+    assert trainer.send(priorities(4, [[session, session] for session in range(4)], [1e-9] * 4, highest=2.0))
+    after, seeds = alone.sampled(trainer)
+    assert seeds == {1}
+    assert (after.mass, after.highest) == (8, 2.0)
+    assert after.priority_total == pytest.approx(4 * 2.0)
+
+
+def test_only_the_trainer_says_what_is_sampled(start: Start) -> None:
+    alone = start(kind="prioritised", window=0)
+    alone.access(ANN)
+    alone.give(alone.dial(ANN), 0)
+    alone.until(lambda: alone.said("ann") == {"stored": 1})
+    stranger = alone.dial(ANN, sample_port(alone.base, 0))
+    stranger.send(priorities(1, [[0, 0]], [100.0]))
+    alone.until(lambda: alone.refused() == {"ann": {"not_permitted": 1}})
+    trainer = alone.dial(TRAINER, sample_port(alone.base, 0))
+    reply, _ = alone.sampled(trainer)
+    assert reply.priority_total == reply.mass
 
 
 # --- what the environment says cannot be

@@ -11,35 +11,19 @@ import pytest
 
 from tests import kit
 from tests.conftest import wait_until
-from tests.loopback.survival_kit import (
-    END_S,
-    RECOVERY_S,
-    Run,
-    Watch,
-    checkpoints_intact,
-    family,
-    hosted,
-    in_order,
-    kill_all,
-    last,
-    more_stored,
-    nothing_lost,
-    pause,
-    stored,
-    told,
-)
+from tests.loopback import survival_kit as survival
 
 
 @pytest.mark.timeout(300)
 def test_each_process_is_killed_in_turn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Those of a host with two shards and an own player, and a joiner's player; the run is one run all the while."""
-    with hosted(tmp_path, "--players", "1") as run, run.join() as joiner:
-        more_stored(joiner)
+    with survival.hosted(tmp_path, "--players", "1") as run, run.join() as joiner:
+        survival.more_stored(joiner)
         for role in ("broker", "shard", "trainer", "member", "player"):
             killed_and_back(run, joiner, role, capsys)
         killed_player_and_back(run, joiner, capsys)
-        assert joiner.end(END_S) == 0
-        assert run.host.end(END_S) == 0
+        assert joiner.end(survival.END_S) == 0
+        assert run.host.end(survival.END_S) == 0
         stopped = run.host.last("stopped")
         assert stopped is not None
         assert kit.balanced(stopped["bundles"])
@@ -48,17 +32,19 @@ def test_each_process_is_killed_in_turn(tmp_path: Path, capsys: pytest.CaptureFi
         assert values == sorted(values), f"{figure} went back"
 
 
-def killed_and_back(run: Run, joiner: kit.Program, role: str, capsys: pytest.CaptureFixture[str]) -> None:
+def killed_and_back(
+    run: survival.Run, joiner: kit.Program, role: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Kill one of the host's processes (both shards), and wait for all to go on."""
-    before, newest = last(run.host), last(joiner)["current_version"]
-    learned, victims = checkpoints_intact(run.results), run.host.children(role)
-    kill_all(victims)
-    watch = Watch()
-    more_stored(joiner)
+    before, newest = survival.last(run.host), survival.last(joiner)["current_version"]
+    learned, victims = survival.checkpoints_intact(run.results), run.host.children(role)
+    survival.kill_all(victims)
+    watch = survival.Watch()
+    survival.more_stored(joiner)
 
     def back() -> bool:
         """New steps and updates, newer weights than any before, and a new process."""
-        now = last(run.host)
+        now = survival.last(run.host)
         return (
             now["steps"] > before["steps"]
             and now["updates"] > learned
@@ -67,61 +53,63 @@ def killed_and_back(run: Run, joiner: kit.Program, role: str, capsys: pytest.Cap
             and len(run.host.children(role)) == len(victims)
         )
 
-    wait_until(back, RECOVERY_S, f"the {role} is back and all go on")
-    joiner.wait_for("progress", lambda e: e["weights_version"] > newest, RECOVERY_S)
-    took_s, acknowledged = watch.seconds(), stored(joiner)
-    nothing_lost(run.kept(), run.key(), acknowledged)
-    assert checkpoints_intact(run.results) >= learned
+    wait_until(back, survival.RECOVERY_S, f"the {role} is back and all go on")
+    joiner.wait_for("progress", lambda e: e["weights_version"] > newest, survival.RECOVERY_S)
+    took_s, acknowledged = watch.seconds(), survival.stored(joiner)
+    survival.nothing_lost(run.kept(), run.key(), acknowledged)
+    assert survival.checkpoints_intact(run.results) >= learned
     assert all(kit.balanced(node["bundles"]) for node in run.status()["nodes"])
-    told(capsys, f"kill -9 of the host's {role}", acknowledged, took_s)
+    survival.told(capsys, f"kill -9 of the host's {role}", acknowledged, took_s)
 
 
-def killed_player_and_back(run: Run, joiner: kit.Program, capsys: pytest.CaptureFixture[str]) -> None:
+def killed_player_and_back(
+    run: survival.Run, joiner: kit.Program, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Kill a joiner's player; its member starts it again."""
-    kill_all(joiner.children("player"))
-    watch = Watch()
+    survival.kill_all(joiner.children("player"))
+    watch = survival.Watch()
     joiner.wait_for_line("ended .killed by signal 9.; it will be started again in 0.5 s")
     joiner.wait_for("progress", lambda e: e["players"][0]["restarts"] == 1)
-    more_stored(joiner)
-    took_s, acknowledged = watch.seconds(), stored(joiner)
-    nothing_lost(run.kept(), run.key(), acknowledged)
+    survival.more_stored(joiner)
+    took_s, acknowledged = watch.seconds(), survival.stored(joiner)
+    survival.nothing_lost(run.kept(), run.key(), acknowledged)
     row = run.row()
     assert row["state"] == "working"
     assert any("killed by signal 9" in fault for fault in row["faults"])
     assert kit.balanced(row["bundles"])
     assert row["bundles"]["dropped"] == 0
-    told(capsys, "kill -9 of a joiner's player", acknowledged, took_s)
+    survival.told(capsys, "kill -9 of a joiner's player", acknowledged, took_s)
 
 
 def test_a_killed_joiner_is_seen_to_be_gone_and_comes_back_as_the_same_node(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with hosted(tmp_path, "--players", "0") as run:
+    with survival.hosted(tmp_path, "--players", "0") as run:
         with run.join() as first:
-            more_stored(first, 20)
-            players, acknowledged = first.children(), stored(first)
+            survival.more_stored(first, 20)
+            players, acknowledged = first.children(), survival.stored(first)
             first.kill()
-            watch = Watch()
+            watch = survival.Watch()
             psutil.wait_procs(players, 10.0)
             assert not any(player.is_running() for player in players), "a player outlives its member"
         wait_until(lambda: run.row()["state"] == "gone", 30.0, "it is shown as gone")
         gone_s = watch.seconds()
-        nothing_lost(run.kept(), run.key(), acknowledged)
+        survival.nothing_lost(run.kept(), run.key(), acknowledged)
         with run.join() as second:
-            watch = Watch()
-            more_stored(second)
+            watch = survival.Watch()
+            survival.more_stored(second)
             took_s = watch.seconds()
             wait_until(lambda: run.row()["bundles"]["stored"] >= acknowledged + 5, 20.0)
             assert run.row()["state"] == "working"  # one row: it is the same node
-            assert second.end(END_S) == 0
-            acknowledged += stored(second)
+            assert second.end(survival.END_S) == 0
+            acknowledged += survival.stored(second)
         kept, books = run.kept(), run.row()["bundles"]
-        nothing_lost(kept, run.key(), acknowledged)
+        survival.nothing_lost(kept, run.key(), acknowledged)
         assert kit.balanced(books)
         assert books["stored"] == len(kept)
         assert books["dropped_reasons"].keys() <= {"member died", "member left"}
-        assert run.host.end(END_S) == 0
-    told(capsys, f"kill -9 of a joiner (shown as gone after {gone_s:.1f} s)", acknowledged, took_s)
+        assert run.host.end(survival.END_S) == 0
+    survival.told(capsys, f"kill -9 of a joiner (shown as gone after {gone_s:.1f} s)", acknowledged, took_s)
 
 
 @pytest.mark.timeout(300)
@@ -129,43 +117,44 @@ def test_the_whole_host_is_killed_again_and_again(tmp_path: Path, capsys: pytest
     """At moments that a seed draws, from a host's first second on; nobody touches the joiner, who needs no new code."""
     rng, code, took = random.Random(3), "17-acorn-ladder", []
     with ExitStack() as stack:
-        run = stack.enter_context(hosted(tmp_path, "--players", "1", "--code", code, open_=False))
+        run = stack.enter_context(survival.hosted(tmp_path, "--players", "1", "--code", code, open_=False))
         joiner = stack.enter_context(run.join("--code", code))
-        more_stored(joiner)
+        survival.more_stored(joiner)
         for _ in range(3):
-            pause(rng.uniform(0.0, 3.0))
+            survival.pause(rng.uniform(0.0, 3.0))
             killed = run
             known = known_of(killed)
-            processes = family(killed.host)
+            processes = survival.family(killed.host)
             rng.shuffle(processes)
-            kill_all(processes)
-            acknowledged = stored(joiner)
-            nothing_lost(killed.kept(), killed.key(), acknowledged)
-            learned, newest = checkpoints_intact(killed.results), last(joiner)["current_version"]
-            watch = Watch()
+            survival.kill_all(processes)
+            acknowledged = survival.stored(joiner)
+            survival.nothing_lost(killed.kept(), killed.key(), acknowledged)
+            learned = survival.checkpoints_intact(killed.results)
+            newest = survival.last(joiner)["current_version"]
+            watch = survival.Watch()
             flags = ("--resume", "--results", str(killed.results), "--players", "1")
-            run = stack.enter_context(hosted(tmp_path, *flags, base=killed.base, open_=False))
+            run = stack.enter_context(survival.hosted(tmp_path, *flags, base=killed.base, open_=False))
             goes_on(killed.host, run.host, known, learned, newest)
-            more_stored(joiner)
+            survival.more_stored(joiner)
             took.append(watch.seconds())
-            assert checkpoints_intact(run.results) >= learned
+            assert survival.checkpoints_intact(run.results) >= learned
         row = run.row()
         assert row["standing"] == "admitted"
         assert row["player_reports"][0]["restarts"] == 0
-        assert joiner.end(END_S) == 0
+        assert joiner.end(survival.END_S) == 0
         left = joiner.last("left")
         assert left is not None
         assert kit.balanced(left["bundles"])
         kept, acknowledged = run.kept(), left["bundles"]["stored"]
-        nothing_lost(kept, run.key(), acknowledged)
-        in_order(kept, run.key(), left["bundles"])
+        survival.nothing_lost(kept, run.key(), acknowledged)
+        survival.in_order(kept, run.key(), left["bundles"])
         assert sum(shard["stored"] for shard in run.status()["shards"]) <= len(run.kept())
         assert len(kept) == len({one.digest for one in kept})
-        assert run.host.end(END_S) == 0
-    told(capsys, "kill -9 of the whole host, three times (the slowest)", acknowledged, max(took))
+        assert run.host.end(survival.END_S) == 0
+    survival.told(capsys, "kill -9 of the whole host, three times (the slowest)", acknowledged, max(took))
 
 
-def known_of(run: Run) -> kit.Event:
+def known_of(run: survival.Run) -> kit.Event:
     """The last figures that a host gave more than a second ago: the broker writes its file each second."""
     shown = run.host.of("progress")
     empty = {"steps": 0, "episodes": 0, "weights_version": -1, "return_mean": None}
@@ -185,4 +174,6 @@ def goes_on(killed: kit.Program, now: kit.Program, known: kit.Event, learned: in
         assert first[figure] >= known[figure], f"{figure} went back"
     assert first["weights_version"] >= newest, "a version came back"
     assert known["return_mean"] is None or first["return_mean"] == 100.0  # of each episode that Paced ends
-    now.wait_for("progress", lambda e: e["updates"] > learned and e["weights_version"] > newest, RECOVERY_S)
+    now.wait_for(
+        "progress", lambda e: e["updates"] > learned and e["weights_version"] > newest, survival.RECOVERY_S
+    )

@@ -9,38 +9,24 @@ import pytest
 
 from tests import kit
 from tests.conftest import wait_until
-from tests.loopback.survival_kit import (
-    DRILL,
-    END_S,
-    OFTEN,
-    RECOVERY_S,
-    Watch,
-    family,
-    hosted,
-    in_order,
-    kill_all,
-    last,
-    more_stored,
-    nothing_lost,
-    pause,
-    stored,
-    told,
-)
+from tests.loopback import survival_kit as survival
 
 CODE = "17-acorn-ladder"
 JOINERS = 30
 #: Twenty steps a second each: what costs a machine here is that so many processes start.
-SLOWLY = ("--env", "tests.samples:Paced-v0", "--agent", DRILL, "--envs", "1", "--set", "env.args.tick_s=0.05")
+SLOWLY = (*survival.PACED, "--set", "env.args.tick_s=0.05")
 
 
 @pytest.mark.timeout(600)
 def test_thirty_joiners_come_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A class of laptops that are opened at the same moment, with one code for all."""
     with (
-        hosted(tmp_path, "--players", "0", "--code", CODE, settings=(*SLOWLY, *OFTEN), open_=False) as run,
+        survival.hosted(
+            tmp_path, "--players", "0", "--code", CODE, settings=(*SLOWLY, *survival.OFTEN), open_=False
+        ) as run,
         ExitStack() as stack,
     ):
-        watch = Watch()
+        watch = survival.Watch()
         names = [f"laptop{number}" for number in range(JOINERS)]
         members = [stack.enter_context(run.join("--code", CODE, name=name)) for name in names]
         for member in members:
@@ -51,12 +37,12 @@ def test_thirty_joiners_come_at_once(tmp_path: Path, capsys: pytest.CaptureFixtu
             states = {node["name"]: (node["state"], node["standing"]) for node in run.status()["nodes"]}
             return states == dict.fromkeys(names, ("working", "admitted"))
 
-        wait_until(all_work, RECOVERY_S, "all of them are shown at work")
+        wait_until(all_work, survival.RECOVERY_S, "all of them are shown at work")
         ranks = {node["player_reports"][0]["rank"] for node in run.status()["nodes"]}
         assert ranks == set(range(JOINERS)), "two play the same seat"
         assert not run.status()["refused_frames"]
-        assert run.host.end(END_S) == 0
-        assert [member.wait(END_S) for member in members] == [0] * JOINERS
+        assert run.host.end(survival.END_S) == 0
+        assert [member.wait(survival.END_S) for member in members] == [0] * JOINERS
     acknowledged = 0
     kept = run.kept()
     for name, member in zip(names, members, strict=True):
@@ -65,10 +51,10 @@ def test_thirty_joiners_come_at_once(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert left["reason"] == "stopped"
         assert kit.balanced(left["bundles"])
         assert left["bundles"]["refused"] == left["bundles"]["dropped"] == 0
-        nothing_lost(kept, run.key(name), left["bundles"]["stored"])
-        in_order(kept, run.key(name), left["bundles"])
+        survival.nothing_lost(kept, run.key(name), left["bundles"]["stored"])
+        survival.in_order(kept, run.key(name), left["bundles"])
         acknowledged += left["bundles"]["stored"]
-    told(capsys, f"{JOINERS} joiners at once", acknowledged, took_s)
+    survival.told(capsys, f"{JOINERS} joiners at once", acknowledged, took_s)
 
 
 @pytest.mark.timeout(1200)
@@ -78,43 +64,45 @@ def test_what_is_played_while_the_host_is_away_arrives_once(
 ) -> None:
     """The host dies with all its processes. One joiner plays on; another dies too, and is started again afterwards."""
     with ExitStack() as stack:
-        run = stack.enter_context(hosted(tmp_path, "--players", "0"))
+        run = stack.enter_context(survival.hosted(tmp_path, "--players", "0"))
         steady, killed = (stack.enter_context(run.join(name=name)) for name in ("steady", "killed"))
         for member in (steady, killed):
-            more_stored(member)
-        kill_all(family(run.host))
-        acknowledged = {name: stored(member) for name, member in (("steady", steady), ("killed", killed))}
-        pause(absent_s)
+            survival.more_stored(member)
+        survival.kill_all(survival.family(run.host))
+        acknowledged = {
+            name: survival.stored(member) for name, member in (("steady", steady), ("killed", killed))
+        }
+        survival.pause(absent_s)
         for member in (steady, killed):
-            played = last(member)
+            played = survival.last(member)
             assert played["spooled"] > 5 * absent_s, "players waited"  # of 12 bundles a second
             assert kit.balanced(played["bundles"])
         on_disk = {
-            "steady": last(steady)["bundles"]["produced"],
-            "killed": last(killed)["bundles"]["produced"],
+            "steady": survival.last(steady)["bundles"]["produced"],
+            "killed": survival.last(killed)["bundles"]["produced"],
         }
-        kill_all(family(killed))
+        survival.kill_all(survival.family(killed))
         flags = ("--resume", "--results", str(run.results), "--players", "0")
-        watch = Watch()
-        again = stack.enter_context(hosted(tmp_path, *flags, base=run.base))
+        watch = survival.Watch()
+        again = stack.enter_context(survival.hosted(tmp_path, *flags, base=run.base))
         back = stack.enter_context(run.join(name="killed"))
         members = {"steady": steady, "killed": back}
         for name, member in members.items():
             member.wait_for(
                 "progress",
                 lambda e, n=on_disk[name]: e["bundles"]["stored"] >= n and not e["spooled"],
-                RECOVERY_S + absent_s,
+                survival.RECOVERY_S + absent_s,
             )
         took_s = watch.seconds()
         for name, member in members.items():
-            assert member.end(END_S) == 0
+            assert member.end(survival.END_S) == 0
             books = (member.last("left") or {})["bundles"]
             assert kit.balanced(books)
             assert books["refused"] == books["stale"] == 0
             # A bundle that was just being handed over when its member was killed may be lost, and is counted.
             assert books["dropped"] <= (2 if name == "killed" else 0)
             kept = again.kept()
-            nothing_lost(kept, run.key(name), max(acknowledged[name], books["stored"]))
-        in_order(kept, run.key("steady"), (steady.last("left") or {})["bundles"])
-        assert again.host.end(END_S) == 0
-    told(capsys, f"host away for {absent_s} s", len(kept), took_s)
+            survival.nothing_lost(kept, run.key(name), max(acknowledged[name], books["stored"]))
+        survival.in_order(kept, run.key("steady"), (steady.last("left") or {})["bundles"])
+        assert again.host.end(survival.END_S) == 0
+    survival.told(capsys, f"host away for {absent_s} s", len(kept), took_s)

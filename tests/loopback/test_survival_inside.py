@@ -13,25 +13,9 @@ import pytest
 
 from tests import kit
 from tests.conftest import wait_until
-from tests.loopback.survival_kit import (
-    DRILL,
-    END_S,
-    OFTEN,
-    RECOVERY_S,
-    Watch,
-    checkpoints_intact,
-    hosted,
-    in_order,
-    kill_all,
-    last,
-    more_stored,
-    nothing_lost,
-    pause,
-    stored,
-    told,
-)
+from tests.loopback import survival_kit as survival
 
-FRAGILE = ("--env", "tests.samples:Fragile-v0", "--agent", DRILL)
+FRAGILE = ("--env", "tests.samples:Fragile-v0", "--agent", survival.DRILL)
 BUSY_S = 25.0
 
 
@@ -41,12 +25,12 @@ BUSY_S = 25.0
 def test_an_environment_that_raises_in_one_step_of_a_hundred_costs_those_steps_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = (*FRAGILE, "--envs", "4", "--set", "env.args.raises=0.01", *OFTEN)
-    with hosted(tmp_path, "--players", "0", settings=settings) as run, run.join() as joiner:
-        failed = joiner.wait_for("progress", lambda e: e["players"][0]["failures"] >= 20, RECOVERY_S)
+    settings = (*FRAGILE, "--envs", "4", "--set", "env.args.raises=0.01", *survival.OFTEN)
+    with survival.hosted(tmp_path, "--players", "0", settings=settings) as run, run.join() as joiner:
+        failed = joiner.wait_for("progress", lambda e: e["players"][0]["failures"] >= 20, survival.RECOVERY_S)
         assert failed["players"][0]["restarts"] == 0
         # Of 100 steps one is lost, and a tick to begin anew; the rest is played and learned from.
-        run.host.wait_for("progress", lambda e: e["steps"] > 2000 and e["updates"] > 80, RECOVERY_S)
+        run.host.wait_for("progress", lambda e: e["steps"] > 2000 and e["updates"] > 80, survival.RECOVERY_S)
         row = run.row()
         assert row["state"] == "working"
         assert row["player_reports"][0]["failures"] >= 20
@@ -56,43 +40,43 @@ def test_an_environment_that_raises_in_one_step_of_a_hundred_costs_those_steps_a
         assert any("(10 times so far)" in fault for fault in row["faults"])
         assert len(row["faults"]) <= 3
         assert len([line for line in joiner.errors if "diverged" in line]) <= 3, "each failure is told"
-        assert joiner.end(END_S) == 0
+        assert joiner.end(survival.END_S) == 0
         left = joiner.last("left")
         assert left is not None
         assert left["bundles"]["refused"] == left["bundles"]["dropped"] == 0
-        nothing_lost(run.kept(), run.key(), left["bundles"]["stored"])
-        in_order(run.kept(), run.key(), left["bundles"])
-        assert run.host.end(END_S) == 0
+        survival.nothing_lost(run.kept(), run.key(), left["bundles"]["stored"])
+        survival.in_order(run.kept(), run.key(), left["bundles"])
+        assert run.host.end(survival.END_S) == 0
     times = row["player_reports"][0]["failures"]
-    told(capsys, f"an environment that raised {times} times", left["bundles"]["stored"], None)
+    survival.told(capsys, f"an environment that raised {times} times", left["bundles"]["stored"], None)
 
 
 def test_an_environment_that_ends_its_process_is_counted_shown_and_started_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = (*FRAGILE, "--envs", "1", "--set", "env.args.exits=0.005", *OFTEN)
-    with hosted(tmp_path, "--players", "0", settings=settings) as run, run.join() as joiner:
-        joiner.wait_for("progress", lambda e: e["players"][0]["restarts"] >= 3, RECOVERY_S)
-        watch, updates = Watch(), last(run.host)["updates"]
-        more_stored(joiner)
+    settings = (*FRAGILE, "--envs", "1", "--set", "env.args.exits=0.005", *survival.OFTEN)
+    with survival.hosted(tmp_path, "--players", "0", settings=settings) as run, run.join() as joiner:
+        joiner.wait_for("progress", lambda e: e["players"][0]["restarts"] >= 3, survival.RECOVERY_S)
+        watch, updates = survival.Watch(), survival.last(run.host)["updates"]
+        survival.more_stored(joiner)
         took_s = watch.seconds()
-        run.host.wait_for("progress", lambda e: e["updates"] > updates, RECOVERY_S)
+        run.host.wait_for("progress", lambda e: e["updates"] > updates, survival.RECOVERY_S)
         row = run.row()
         assert row["player_reports"][0]["restarts"] >= 3
         [fault] = [fault for fault in row["faults"] if "exit code 3" in fault]
         assert "simulator: assertion failed in solver.c" in fault
-        assert joiner.end(END_S) == 0
-        acknowledged = stored(joiner)
-        nothing_lost(run.kept(), run.key(), acknowledged)
-        assert run.host.end(END_S) == 0
-    told(capsys, "an environment that ends its process", acknowledged, took_s)
+        assert joiner.end(survival.END_S) == 0
+        acknowledged = survival.stored(joiner)
+        survival.nothing_lost(run.kept(), run.key(), acknowledged)
+        assert run.host.end(survival.END_S) == 0
+    survival.told(capsys, "an environment that ends its process", acknowledged, took_s)
 
 
 def test_a_crash_loop_backs_off_and_says_so(tmp_path: Path) -> None:
     """Every reset raises on this machine; the others play on."""
     settings = (*FRAGILE, "--envs", "1", "--set", "env.args.broken=true")
-    with hosted(tmp_path, "--players", "0", settings=settings) as run, run.join() as joiner:
-        joiner.wait_for_line("it ended 4 times in a row", RECOVERY_S)
+    with survival.hosted(tmp_path, "--players", "0", settings=settings) as run, run.join() as joiner:
+        joiner.wait_for_line("it ended 4 times in a row", survival.RECOVERY_S)
         delays = [float(found) for found in re.findall(r"started again in ([\d.]+) s", joiner.stderr)]
         assert delays == [0.5, 1.0, 2.0, 4.0]
 
@@ -102,8 +86,8 @@ def test_a_crash_loop_backs_off_and_says_so(tmp_path: Path) -> None:
 
         wait_until(shown, 20.0, "the loop and its cause are shown")
         assert any("no simulator" in fault for fault in run.row()["faults"])
-        assert joiner.end(END_S) == 0
-        assert run.host.end(END_S) == 0
+        assert joiner.end(survival.END_S) == 0
+        assert run.host.end(survival.END_S) == 0
 
 
 # --- the trainer
@@ -113,50 +97,54 @@ def test_a_trainer_that_dies_again_and_again_is_started_less_and_less_often(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It raises in its fifth update after each start: it comes five updates further each time; players play on."""
-    settings = ("--env", "tests.samples:Paced-v0", "--agent", DRILL, "--envs", "1")
+    settings = survival.PACED
     limits = (
         "agent.raises_in=5",
         "agent.samples_per_insert=0",
     )  # with a limit players would wait for it in the end
-    flags = (*(word for limit in limits for word in ("--set", limit)), *OFTEN, "--players", "0")
-    with hosted(tmp_path, *flags, settings=settings) as run, run.join() as joiner:
-        run.host.wait_for_line(r"trainer: died \(FloatingPointError: the loss is not a number\)", RECOVERY_S)
-        more_stored(joiner, 20)
-        run.host.wait_for_line("starting it again in 1.6 s", RECOVERY_S)
+    flags = (*(word for limit in limits for word in ("--set", limit)), *survival.OFTEN, "--players", "0")
+    with survival.hosted(tmp_path, *flags, settings=settings) as run, run.join() as joiner:
+        run.host.wait_for_line(
+            r"trainer: died \(FloatingPointError: the loss is not a number\)", survival.RECOVERY_S
+        )
+        survival.more_stored(joiner, 20)
+        run.host.wait_for_line("starting it again in 1.6 s", survival.RECOVERY_S)
         delays = [
             float(found) for found in re.findall(r"trainer: died .* again in ([\d.]+) s", run.host.stderr)
         ]
         assert delays == sorted(delays)
         assert delays[:5] == [0.1, 0.2, 0.4, 0.8, 1.6]
         wait_until(
-            lambda: checkpoints_intact(run.results) >= 4 * 4, RECOVERY_S, "each life's updates are kept"
+            lambda: survival.checkpoints_intact(run.results) >= 4 * 4,
+            survival.RECOVERY_S,
+            "each life's updates are kept",
         )
-        more_stored(joiner, 20)
+        survival.more_stored(joiner, 20)
         versions = [event["weights_version"] for event in run.host.of("progress")]
         assert versions == sorted(versions)
-        assert joiner.end(END_S) == 0
-        acknowledged = stored(joiner)
-        nothing_lost(run.kept(), run.key(), acknowledged)
-        assert run.host.end(END_S) == 0
-    told(capsys, f"a trainer that died {len(delays)} times", acknowledged, None)
+        assert joiner.end(survival.END_S) == 0
+        acknowledged = survival.stored(joiner)
+        survival.nothing_lost(run.kept(), run.key(), acknowledged)
+        assert run.host.end(survival.END_S) == 0
+    survival.told(capsys, f"a trainer that died {len(delays)} times", acknowledged, None)
 
 
 def test_what_killed_trainers_had_taken_does_not_fill_a_queue_for_ever(tmp_path: Path) -> None:
     """A queue's sessions are given once. With room for forty, six killed trainers must not take it all."""
     session = 17 * 64 + 16 * 13
-    settings = ("--env", "tests.samples:Paced-v0", "--agent", DRILL, "--envs", "1", "--shards", "1")
+    settings = (*survival.PACED, "--shards", "1")
     limits = ("agent.kind=queue", f"agent.capacity_bytes={40 * session}", "train.checkpoint_interval_s=3600")
     flags = [word for setting in limits for word in ("--set", setting)]
-    with hosted(tmp_path, *flags, "--players", "0", settings=settings) as run, run.join() as joiner:
+    with survival.hosted(tmp_path, *flags, "--players", "0", settings=settings) as run, run.join() as joiner:
         for _ in range(6):
-            updates = last(run.host)["updates"] if run.host.of("progress") else 0
-            more_stored(joiner, 15)
-            run.host.wait_for("progress", lambda e, n=updates: e["updates"] >= 10, RECOVERY_S)
-            kill_all(run.host.children("trainer"))
+            updates = survival.last(run.host)["updates"] if run.host.of("progress") else 0
+            survival.more_stored(joiner, 15)
+            run.host.wait_for("progress", lambda e, n=updates: e["updates"] >= 10, survival.RECOVERY_S)
+            survival.kill_all(run.host.children("trainer"))
             run.host.wait_for_line("trainer: died")
-        more_stored(joiner, 60)
-        assert joiner.end(END_S) == 0
-        assert run.host.end(END_S) == 0
+        survival.more_stored(joiner, 60)
+        assert joiner.end(survival.END_S) == 0
+        assert run.host.end(survival.END_S) == 0
 
 
 # --- a machine that is busy (G2, case 25)
@@ -175,17 +163,17 @@ def busy(loops: int) -> Iterator[None]:
 
 
 def test_a_busy_machine_is_not_declared_dead(tmp_path: Path) -> None:
-    with hosted(tmp_path, "--players", "0") as run, run.join() as joiner:
-        more_stored(joiner)
-        before, seen = stored(joiner), []
+    with survival.hosted(tmp_path, "--players", "0") as run, run.join() as joiner:
+        survival.more_stored(joiner)
+        before, seen = survival.stored(joiner), []
         with busy(4), kit.Peer(run.base) as peer:
-            watch = Watch()
+            watch = survival.Watch()
             while watch.seconds() < BUSY_S:
                 seen += [(node.name, node.state, node.reason) for node in peer.status().nodes]
-                pause(0.5)
+                survival.pause(0.5)
         assert {state for _, state, _ in seen} == {"working"}, seen
         assert {event["state"] for event in joiner.of("progress")[5:]} == {"working"}
-        assert stored(joiner) > before
+        assert survival.stored(joiner) > before
         assert "trainer: died" not in run.host.stderr
-        assert joiner.end(END_S) == 0
-        assert run.host.end(END_S) == 0
+        assert joiner.end(survival.END_S) == 0
+        assert run.host.end(survival.END_S) == 0

@@ -16,18 +16,7 @@ from p2prl.nodes import checkpoint
 from p2prl.settings import EXPERIMENT_FILE, load_experiment
 from tests import kit
 from tests.conftest import wait_until
-from tests.loopback.survival_kit import (
-    END_S,
-    RECOVERY_S,
-    Run,
-    Watch,
-    checkpoints_intact,
-    family,
-    hosted,
-    kill_all,
-    last,
-    told,
-)
+from tests.loopback import survival_kit as survival
 
 #: So that there are some to damage.
 MANY = (
@@ -52,10 +41,10 @@ class Killed:
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Killed:
-    with hosted(tmp_path_factory.mktemp("killed"), "--players", "1", *MANY) as run:
-        wait_until(lambda: len(numbered(run.results)) >= 6, RECOVERY_S, "six checkpoints")
-        figures = last(run.host)
-        kill_all(family(run.host))
+    with survival.hosted(tmp_path_factory.mktemp("killed"), "--players", "1", *MANY) as run:
+        wait_until(lambda: len(numbered(run.results)) >= 6, survival.RECOVERY_S, "six checkpoints")
+        figures = survival.last(run.host)
+        survival.kill_all(survival.family(run.host))
         return Killed(run.results, figures["steps"], figures["weights_version"], len(run.kept()))
 
 
@@ -65,9 +54,9 @@ def numbered(results: Path) -> list[Path]:
 
 
 @contextmanager
-def resumed(folder: Path, results: Path, *flags: str) -> Iterator[Run]:
+def resumed(folder: Path, results: Path, *flags: str) -> Iterator[survival.Run]:
     """A host that goes on with the run in `results`, with a player."""
-    with hosted(folder, "--resume", "--results", str(results), "--players", "1", *flags) as run:
+    with survival.hosted(folder, "--resume", "--results", str(results), "--players", "1", *flags) as run:
         yield run
 
 
@@ -85,9 +74,9 @@ def test_half_written_checkpoints_are_passed_over_and_do_not_come_in_the_way_lat
     (empty / "weights.safetensors").write_bytes(b"")
     (unfinished / "DONE").unlink()
     updates = checkpoint.load(good).meta.updates
-    watch = Watch()
+    watch = survival.Watch()
     with resumed(tmp_path, results, "--set", "train.keep_checkpoints=2") as run:
-        run.host.wait_for("progress", lambda e: e["updates"] > updates, RECOVERY_S)
+        run.host.wait_for("progress", lambda e: e["updates"] > updates, survival.RECOVERY_S)
         took_s = watch.seconds()
         for bad in (cut, empty, unfinished):
             run.host.wait_for_line(f"checkpoint skipped: .*{bad.name}")
@@ -97,15 +86,17 @@ def test_half_written_checkpoints_are_passed_over_and_do_not_come_in_the_way_lat
         assert first["steps"] >= killed.steps
         assert sum(shard["stored"] for shard in run.status()["shards"]) >= killed.bundles
         # What is written from now on outlives the damaged ones, which are newer by name.
-        wait_until(lambda: checkpoints_intact(results) > updates, RECOVERY_S, "a new checkpoint")
-        kill_all(family(run.host))
-    learned = checkpoints_intact(results)
+        wait_until(
+            lambda: survival.checkpoints_intact(results) > updates, survival.RECOVERY_S, "a new checkpoint"
+        )
+        survival.kill_all(survival.family(run.host))
+    learned = survival.checkpoints_intact(results)
     assert learned > updates
     with resumed(tmp_path, results) as run:
-        run.host.wait_for("progress", lambda e: e["updates"] > learned, RECOVERY_S)
+        run.host.wait_for("progress", lambda e: e["updates"] > learned, survival.RECOVERY_S)
         assert "checkpoint skipped" not in run.host.stderr
-        assert run.host.end(END_S) == 0
-    told(capsys, "half-written checkpoints after a kill", killed.bundles, took_s)
+        assert run.host.end(survival.END_S) == 0
+    survival.told(capsys, "half-written checkpoints after a kill", killed.bundles, took_s)
 
 
 def test_without_any_readable_checkpoint_the_host_says_what_to_do_and_changes_nothing(
@@ -119,7 +110,7 @@ def test_without_any_readable_checkpoint_the_host_says_what_to_do_and_changes_no
     base = kit.free_base()
     flags = ("--resume", "--results", str(results), "--players", "0")
     with kit.host(tmp_path, *flags, name=f"h{base}", port=base, cwd=kit.ROOT) as program:
-        assert program.wait(END_S) == 1
+        assert program.wait(survival.END_S) == 1
     line = program.errors[-1]
     assert str(folder) in line
     assert "move that folder away" in line
@@ -131,7 +122,7 @@ def test_without_any_readable_checkpoint_the_host_says_what_to_do_and_changes_no
         assert run.host.of("progress")[0]["steps"] >= killed.steps
         assert first["weights_version"] >= killed.version
         assert sum(shard["stored"] for shard in run.status()["shards"]) >= killed.bundles
-        assert run.host.end(END_S) == 0
+        assert run.host.end(survival.END_S) == 0
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
@@ -156,9 +147,9 @@ def test_new_flags_win_over_what_the_run_had(killed: Killed, tmp_path: Path) -> 
         assert sum(shard["size_bytes"] for shard in shards) <= 22 * session
         assert sum(shard["stored"] for shard in shards) > killed.bundles
         run.host.wait_for("progress", lambda e: e["updates"] > progress["updates"])
-        wait_until(lambda: len(numbered(results)) == 1, RECOVERY_S, "one checkpoint is kept")
+        wait_until(lambda: len(numbered(results)) == 1, survival.RECOVERY_S, "one checkpoint is kept")
         assert 3 in {one.slots for one in run.kept()}
-        assert run.host.wait(RECOVERY_S) == 0
+        assert run.host.wait(survival.RECOVERY_S) == 0
         stopped = run.host.last("stopped")
         assert stopped is not None
         assert stopped["reason"] == "steps"
@@ -180,4 +171,4 @@ def test_a_restore_that_hangs_is_said_and_holds_nobody(killed: Killed, tmp_path:
     with kit.host(tmp_path, *flags, name=f"h{base}", port=base, cwd=kit.ROOT) as program:
         program.wait_for_line("shard 0: is still starting after 10 s", 60.0)
         assert program.of("started") == []
-        assert program.end(END_S) == 0
+        assert program.end(survival.END_S) == 0

@@ -7,11 +7,13 @@ import json
 import os
 import subprocess
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 import zmq
 
@@ -169,28 +171,24 @@ class Enrolling:
         self.close()
 
 
-class Middle:
-    """A machine in the middle of an enrol socket: hands on what both sides say, and may change it.
+class _FalseDoor(ABC):
+    """An enrol socket that is no host's, served on a thread of its own. Use it as a context manager.
 
     Attributes:
         base: the base port that a misled joiner dials.
-        heard: every message that passed, with the side that it came from.
     """
 
-    def __init__(self, host_base: int, tamper: Tamper) -> None:
-        self.base = kit.free_base()
-        self.heard: list[tuple[str, m.Message]] = []
-        self._tamper, self._host_base = tamper, host_base
+    def __init__(self, base: int) -> None:
+        self.base = base
         self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._work, daemon=True)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._front = self._context.socket(zmq.ROUTER)
         self._front.linger = 0
-        self._front.bind(f"tcp://127.0.0.1:{self.base + 1}")
-        self._backs: dict[bytes, zmq.Socket[bytes]] = {}
-        self._thread = threading.Thread(target=self._work, daemon=True)
-        self._thread.start()
+        self._front.bind(f"tcp://127.0.0.1:{base + 1}")
 
-    def __enter__(self) -> Middle:
+    def __enter__(self: Door) -> Door:
+        self._thread.start()
         return self
 
     def __exit__(
@@ -199,6 +197,27 @@ class Middle:
         self._ended.set()
         self._thread.join(10.0)
         self._context.destroy(linger=0)
+
+    @abstractmethod
+    def _work(self) -> None:
+        """What is done with what comes in at `_front`, until `_ended`."""
+
+
+Door = TypeVar("Door", bound=_FalseDoor)
+
+
+class Middle(_FalseDoor):
+    """A machine in the middle of an enrol socket: hands on what both sides say, and may change it.
+
+    Attributes:
+        heard: every message that passed, with the side that it came from.
+    """
+
+    def __init__(self, host_base: int, tamper: Tamper) -> None:
+        super().__init__(kit.free_base())
+        self.heard: list[tuple[str, m.Message]] = []
+        self._tamper, self._host_base = tamper, host_base
+        self._backs: dict[bytes, zmq.Socket[bytes]] = {}
 
     def _work(self) -> None:
         poller = zmq.Poller()
@@ -224,7 +243,7 @@ class Middle:
         return frames.encode(message)
 
 
-class Impostor:
+class Impostor(_FalseDoor):
     """Answers on a dead host's enrol port, in turn with each of these.
 
     Attributes:
@@ -232,29 +251,13 @@ class Impostor:
     """
 
     def __init__(self, base: int, answers: Sequence[m.Message]) -> None:
+        super().__init__(base)
         self.answered = 0
         self._answers = itertools.cycle(answers)
-        self._ended = threading.Event()
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._socket = self._context.socket(zmq.ROUTER)
-        self._socket.linger = 0
-        self._socket.bind(f"tcp://127.0.0.1:{base + 1}")
-        self._thread = threading.Thread(target=self._work, daemon=True)
-        self._thread.start()
-
-    def __enter__(self) -> Impostor:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._ended.set()
-        self._thread.join(10.0)
-        self._context.destroy(linger=0)
 
     def _work(self) -> None:
         while not self._ended.is_set():
-            if self._socket.poll(50):
-                peer, _ = self._socket.recv_multipart()
-                self._socket.send_multipart([peer, frames.encode(next(self._answers))])
+            if self._front.poll(50):
+                peer, _ = self._front.recv_multipart()
+                self._front.send_multipart([peer, frames.encode(next(self._answers))])
                 self.answered += 1

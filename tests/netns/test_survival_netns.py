@@ -17,6 +17,7 @@ import pytest
 
 from tests.conftest import wait_until
 from tests.kit import Event, Program, balanced
+from tests.loopback.survival_kit import family, last, pause
 from tests.netns.lab import INTERFACE, Lab
 from tests.netns.test_run_netns import CALM, host, inhabitants, kept, start, status
 
@@ -28,20 +29,9 @@ IN_S, OUT_S = 4.0, 3.0
 RECOVERY_S = 30.0
 
 
-def family(program: Program) -> list[psutil.Process]:
-    """A command and all its processes."""
-    return [psutil.Process(program.pid), *program.children()]
-
-
 def tell_all(processes: Sequence[psutil.Process], number: int) -> None:
     for process in processes:
         os.kill(process.pid, number)
-
-
-def last(program: Program) -> Event:
-    found = program.last()
-    assert found is not None
-    return found
 
 
 def recovered(member: Program, since: Event) -> Callable[[Event], bool]:
@@ -114,12 +104,6 @@ def test_a_minute_of_bad_weather(lab: MakeLab, capsys: pytest.CaptureFixture[str
     assert balanced(stopped["bundles"])
     assert stopped["bundles"]["produced"] == sum(left["bundles"]["produced"] for left in lefts if left)
     assert stopped["bundles"]["stored"] >= sum(left["bundles"]["stored"] for left in lefts if left)
-
-
-def pause(seconds: float) -> None:
-    """What is tested here is that time passes."""
-    end = time.monotonic() + seconds
-    wait_until(lambda: time.monotonic() >= end, seconds + 5.0)
 
 
 def move(lan: Lab, i: int, last_byte: int) -> str:

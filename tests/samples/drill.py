@@ -8,38 +8,39 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 
-from p2prl.core.spaces import EnvSpec
-from p2prl.learn.contracts import Array, Batch, Field, ReplaySpec, Update, Weights
-from tests.samples.idle import IdleActor
+from p2prl.learn.contracts import (
+    Array,
+    Batch,
+    Explore,
+    ReplaySpec,
+    State,
+    Tree,
+    Update,
+    Weights,
+)
+from tests.samples.idle import Idle, IdleActor, IdleSettings
 
 
-class DrillSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Its settings."""
+class DrillSettings(IdleSettings, frozen=True, forbid_unknown_fields=True):
+    """Its settings: Idle's and these."""
 
     kind: str = "uniform"
     """Of the replay buffer."""
-    ticks: int = 16
-    """T, the length of a session."""
     capacity_bytes: int = 64_000_000
     """Of the replay buffer."""
+    min_ticks: int = 16
+    """One session: it trains from the beginning on."""
     samples_per_insert: float = 0.05
     """One sample per update: so many updates per tick."""
     raises_in: int = 0
     """The learner raises in this update after each start; 0 for never."""
 
 
-class Drill:
+class Drill(Idle):
     """Acts at random; each update moves its weights by a momentum that grows."""
 
     Settings: ClassVar[type[msgspec.Struct]] = DrillSettings
-    ladder: ClassVar[int] = 1
-
-    def __init__(self, env: EnvSpec, settings: DrillSettings) -> None:
-        self.settings = settings
-
-    def fields(self) -> Mapping[str, Field]:
-        """None."""
-        return {}
+    settings: DrillSettings
 
     def replay(self) -> ReplaySpec:
         """One sample per update."""
@@ -50,17 +51,31 @@ class Drill:
             batch=1,
             window=1 if s.kind == "uniform" else 0,
             capacity_bytes=s.capacity_bytes,
-            min_ticks=s.ticks,
+            min_ticks=s.min_ticks,
             samples_per_insert=s.samples_per_insert if s.kind == "uniform" else 0.0,
         )
-
-    def actor(self) -> IdleActor:
-        """Random."""
-        return IdleActor()
 
     def learner(self, device: str, seed: int) -> DrillLearner:
         """Counting."""
         return DrillLearner(self.settings.raises_in)
+
+
+class Coin(Drill):
+    """Drill, whatever is observed."""
+
+    def actor(self) -> IdleActor:
+        """Tosses a coin for each slot."""
+        return CoinActor()
+
+
+class CoinActor(IdleActor):
+    """For observations that are a dict."""
+
+    def act(
+        self, obs: Tree, state: State, explore: Explore | None
+    ) -> tuple[Tree, State, Mapping[str, Array]]:
+        """0 or 1 per slot."""
+        return super().act(next(iter(obs.values())), state, explore)
 
 
 class DrillLearner:

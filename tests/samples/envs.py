@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from typing import Any
 
 import gymnasium as gym
@@ -70,13 +69,14 @@ class Paced(Noise):
     """Noise at a pace, so that many players cost a machine next to nothing, in episodes that each give their length.
 
     Args:
-        tick_s: seconds of one step.
+        tick_s: seconds of one step: the environment is slow.
         episode: steps of an episode.
     """
 
     def __init__(self, size: int = 64, tick_s: float = 0.005, episode: int = 100) -> None:
         super().__init__(size)
         self._tick_s, self._episode = tick_s, episode
+        self._never = threading.Event()
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -87,7 +87,7 @@ class Paced(Noise):
 
     def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """The next tick."""
-        time.sleep(self._tick_s)
+        self._never.wait(self._tick_s)
         obs, _, _, _, info = super().step(action)
         return obs, 1.0, self._steps >= self._episode, False, info
 
@@ -125,3 +125,63 @@ class Fragile(Paced):
         if chance < self._exits + self._raises:
             raise RuntimeError("the contact solver diverged")
         return super().step(action)
+
+
+class Odd(gym.Env[Any, Any]):
+    """Gives what it should not, at a pace; its generator is seeded by reset.
+
+    Args:
+        nan: chance that a step's reward is NaN.
+        nan_obs: chance that a step's observation is NaN.
+        obs: in each observation; 1 is the most that its space says.
+        reward: of each step; 1 is the most that it declares.
+        limit: after so many steps it hangs for ever; 0 for never.
+    """
+
+    reward_range = (0.0, 1.0)
+
+    def __init__(
+        self, nan: float = 0.0, nan_obs: float = 0.0, obs: float = 1.0, reward: float = 1.0, limit: int = 0
+    ) -> None:
+        self.observation_space = spaces.Dict(place=spaces.Box(0.0, 1.0, (2,)), lamp=spaces.Discrete(2))
+        self.action_space = spaces.Discrete(2)
+        self._nan, self._nan_obs, self._obs, self._reward, self._limit = nan, nan_obs, obs, reward, limit
+        self._ticks = self._steps = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """A random place."""
+        super().reset(seed=seed)
+        self._ticks = 0
+        return self._observe(), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """The next, until 20 are done."""
+        self._steps += 1
+        self._ticks += 1
+        if self._limit and self._steps >= self._limit:
+            threading.Event().wait()
+        threading.Event().wait(0.002)
+        obs = self._observe()
+        if self.np_random.random() < self._nan_obs:
+            obs["place"][1] = np.nan
+        reward = float("nan") if self.np_random.random() < self._nan else self._reward
+        return obs, reward, self._ticks == 20, False, {}
+
+    def _observe(self) -> dict[str, Any]:
+        return {"place": np.array([self.np_random.random(), self._obs], np.float32), "lamp": 1}
+
+
+class Acts(Noise):
+    """Takes actions of any kind.
+
+    Args:
+        space: a name of ACTIONS in tests/unit/test_unfit_agents.py.
+    """
+
+    def __init__(self, space: str) -> None:
+        super().__init__(size=4)
+        from tests.unit.test_unfit_agents import ACTIONS
+
+        self.action_space = ACTIONS[space]

@@ -9,7 +9,18 @@ import msgspec
 import numpy as np
 
 from p2prl.core.spaces import EnvSpec
-from p2prl.learn.contracts import Array, Batch, Explore, Field, ReplaySpec, State, Tree, Update, Weights
+from p2prl.learn.contracts import (
+    Array,
+    Batch,
+    Explore,
+    Field,
+    Learner,
+    ReplaySpec,
+    State,
+    Tree,
+    Update,
+    Weights,
+)
 
 
 class IdleSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,7 +58,7 @@ class Idle:
         """Random."""
         return IdleActor()
 
-    def learner(self, device: str, seed: int) -> IdleLearner:
+    def learner(self, device: str, seed: int) -> Learner:
         """Idle."""
         return IdleLearner()
 

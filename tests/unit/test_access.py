@@ -34,6 +34,8 @@ def test_a_key_is_let_in_once() -> None:
     assert access.admit(key(1), "renamed", "code", "10.0.0.3", 9.0)
     [one] = access.entries()
     assert (one.name, one.address, one.since) == ("renamed", "10.0.0.3", 5.0)
+    assert access.get(key(1)) is one
+    assert access.get(key(2)) is None
 
 
 def test_who_waits_is_let_in_by_the_owner() -> None:

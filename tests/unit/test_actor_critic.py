@@ -132,7 +132,7 @@ def chance_of_one(agent: Any, learner: PolicyLearner) -> float:
 
 @pytest.mark.parametrize("reward", [1.0, -1.0])
 def test_vtrace_makes_what_paid_likelier(reward: float) -> None:
-    agent = make_agent(VTrace, SPEC, {"ticks": 1, "entropy": 0.0})
+    agent = make_agent(VTrace, SPEC, {"ticks": 1, "entropy": 0.0, "reward_scale": 1.0})
     learner = agent.learner("cpu", 1)
     before = chance_of_one(agent, learner)
     learner.update(one_tick(reward))
@@ -141,7 +141,7 @@ def test_vtrace_makes_what_paid_likelier(reward: float) -> None:
 
 def test_vtrace_first_update_by_hand() -> None:
     """Losses of the first update: value and policy of an agent whose heads are nearly zero are known."""
-    agent = make_agent(VTrace, SPEC, {"ticks": 1, "entropy": 0.0})
+    agent = make_agent(VTrace, SPEC, {"ticks": 1, "entropy": 0.0, "reward_scale": 1.0})
     learner = agent.learner("cpu", 1)
     sessions = learner.sessions(one_tick(1.0))
     outputs, values = learner.outputs(sessions)

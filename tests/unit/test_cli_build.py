@@ -16,7 +16,7 @@ from p2prl.config import AgentConfig, EnvConfig, Experiment, ReplayConfig
 from p2prl.errors import UsageError
 from p2prl.net.cards import FoundHost
 from p2prl.nodes.evaluate import EvalResult
-from p2prl.settings import dump_experiment, find_experiment
+from p2prl.settings import dump_experiment, find_experiment, preset_names
 from tests.unit.cli_samples import HOSTILE
 from tests.unit.test_cli_view import drawn
 
@@ -88,7 +88,7 @@ def test_an_agents_settings_are_judged_first(agent: AgentConfig, told: str) -> N
         check_installed(Experiment(agent=agent))
 
 
-@pytest.mark.parametrize("name", ["cartpole", "cartpole-cem", "cartpole-realtime", "chain"])
+@pytest.mark.parametrize("name", [name for name in preset_names() if not name.startswith("mobile-")])
 def test_each_preset_fits_its_agent_and_environment(name: str) -> None:
     from p2prl.registry import make_env_factory
 

@@ -22,7 +22,7 @@ from tests.unit import cli_samples as samples
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
 TOTALS = {
     "steps", "steps_per_s", "episodes", "return_mean", "return_episodes", "return_mean_all", "updates",
-    "weights_version", "lag_mean", "bundles", "nodes",
+    "updates_skipped", "weights_version", "lag_mean", "bundles", "nodes",
 }  # fmt: skip
 BUNDLES = {"produced", "stored", "pending", "refused", "stale", "dropped", "duplicate"}
 REASONS = {"refused_reasons", "dropped_reasons"}
@@ -45,6 +45,7 @@ def test_a_host_says_started_progress_stopped(capsys: pytest.CaptureFixture[str]
     assert started["results"] == str(samples.STARTED.results)
     assert started["open"] is False
     assert progress.keys() >= TOTALS | {"event"}
+    assert (progress["trainer"], progress["trainer_reason"]) == ("training", "")
     assert progress["waiting_nodes"] == []
     assert progress["bundles"].keys() == BUNDLES | REASONS
     assert (progress["steps"], progress["return_mean"], progress["nodes"]) == (1_234_567, 423.71, 4)

@@ -124,6 +124,17 @@ def test_a_node_that_was_put_out_is_shown_with_what_was_refused_of_it() -> None:
     assert "refused: malformed 7" in rows["laptop-03"]
 
 
+def test_a_trainer_that_stands_still_and_skipped_updates_are_seen() -> None:
+    reply = samples.status(trainer_state="stalled", trainer_reason="no update for 31 s: nobody", warnings=[])
+    lines = drawn(view.run_view(reply))
+    assert "! trainer: no update for 31 s: nobody" in lines
+    assert "trainer stalled: no update for 31 s: nobody" in view.run_line(reply)
+    assert not [line for line in lines if "skipped" in line]
+    reply = samples.status(updates_skipped=3)
+    assert any("12,345, 3 skipped" in line for line in drawn(view.run_view(reply)))
+    assert "updates 12,345, 3 skipped" in view.run_line(reply)
+
+
 def test_before_the_first_episode_and_weights_nothing_is_made_up() -> None:
     reply = samples.status(
         return_mean=None, return_mean_all=None, return_episodes=0, episodes=0, weights_version=-1, nodes=[]

@@ -108,7 +108,16 @@ def test_flags_that_are_named_exist(page: Path) -> None:
     commands: dict[str, Any] = getattr(_COMMANDS, "commands", {})
     known = {flag for command in (_COMMANDS, *commands.values()) for p in command.params for flag in p.opts}
     named = set(re.findall(r"(?<![\w-])(--[a-z][\w-]+)", docs_kit.read(page)))
-    assert named <= known | _FOREIGN_FLAGS
+    assert named <= known | _FOREIGN_FLAGS | _script_flags()
+
+
+def _script_flags() -> set[str]:
+    """Those of the scripts that docs/reliability.md is about."""
+    sources = (ROOT / "scripts" / "fuzz", ROOT / "tests" / "simulation" / "runner.py")
+    texts = [source.read_text(encoding="utf-8") for source in sources]
+    found = {flag for text in texts for flag in re.findall(r'add_argument\(\s*"(--[\w-]+)"', text)}
+    assert found >= {"--closed", "--seed-from"}
+    return found
 
 
 # --- what is generated

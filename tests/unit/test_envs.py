@@ -1,15 +1,53 @@
-"""p2prl_envs: the chain and the real-time wrapper, on a fake clock."""
+"""p2prl_envs: what each environment promises; all of them, and each preset's, keep the contract of `check_env`."""
 
 from __future__ import annotations
 
+from importlib import metadata
 from typing import Any
 
 import gymnasium as gym
+import minigrid.wrappers
+import numpy as np
 import pytest
+from mobile_env.core.channels import OkumuraHata
+from p2prl_envs import mobile
 from p2prl_envs.chain import OBSERVATIONS, Chain, make_chain
+from p2prl_envs.masked import Masked, make_cartpole_masked
+from p2prl_envs.minigrid import make_minigrid
+from p2prl_envs.mobile import make_mobile
+from p2prl_envs.mobile_baselines import POLICIES, closest_cell, returns_of
 from p2prl_envs.realtime import RealTime, make_realtime
 
+from p2prl.learn.spaces import env_spec
+from p2prl.registry import make_env_factory
+from p2prl.settings import parse_experiment, preset_names, preset_text
 from p2prl.testing import check_env
+
+#: On the wall clock, so that two runs of it never agree; it has tests of its own.
+_TIMED = "realtime"
+
+
+def _environments() -> dict[str, tuple[str, dict[str, Any]]]:
+    """All that p2prl announces, and all that its presets play, by a name for the test."""
+    points = metadata.entry_points(group="p2prl.envs")
+    found = {
+        name: (name, {}) for name in {point.name for point in points if point.module.startswith("p2prl_envs")}
+    }
+    for preset in preset_names():
+        env = parse_experiment(preset_text(preset), preset).env
+        found[f"preset {preset}"] = (env.id, dict(env.args))
+    return {name: (env_id, args) for name, (env_id, args) in sorted(found.items()) if env_id != _TIMED}
+
+
+@pytest.mark.parametrize(("env_id", "args"), _environments().values(), ids=_environments())
+def test_every_environment_of_ours_keeps_the_contract(env_id: str, args: dict[str, Any]) -> None:
+    # mobile's episodes have 100 steps, slow ones.
+    check_env(make_env_factory(env_id, args), steps=120 if env_id == "mobile" else 300)
+
+
+def test_what_is_announced_is_what_is_tested() -> None:
+    assert {"cartpole-masked", "chain", "minigrid", "mobile"} <= set(_environments())
+    assert {"preset mobile-large", "preset minigrid-memory", "preset lunarlander"} <= set(_environments())
 
 
 class FakeClock:
@@ -161,3 +199,139 @@ def test_chain_refuses_what_it_cannot_be() -> None:
         make_chain(length=1)
     with pytest.raises(ValueError, match="discrete, box"):
         make_chain(observation="smell")
+
+
+def test_the_masked_pole_is_cartpole_without_velocities() -> None:
+    masked, full = make_cartpole_masked(), gym.make("CartPole-v1")
+    seen, whole = masked.reset(seed=3)[0], full.reset(seed=3)[0]
+    for action in (0, 1, 1, 0):
+        assert seen.tolist() == [whole[0], whole[2]]
+        (seen, *_), (whole, *_) = masked.step(action), full.step(action)
+    assert masked.observation_space.shape == (2,)
+    assert env_spec(masked, "masked").reward_range == (1.0, 1.0)
+    assert env_spec(make_cartpole_masked(sutton_barto_reward=True), "masked").reward_range == (-1.0, 0.0)
+
+
+def test_only_a_flat_box_can_be_masked() -> None:
+    with pytest.raises(ValueError, match="only a flat Box"):
+        Masked(make_chain(), (0,))
+
+
+def test_minigrid_is_seen_as_planes_of_0_and_1() -> None:
+    world = "MiniGrid-DoorKey-5x5-v0"
+    ours = make_minigrid(world)
+    theirs = minigrid.wrappers.OneHotPartialObsWrapper(gym.make(world))
+    seen, expected = ours.reset(seed=2)[0], theirs.reset(seed=2)[0]
+    for action in (2, 1, 2, 3, 0, 2):
+        assert np.array_equal(seen["image"], expected["image"])
+        assert seen["image"].dtype == np.uint8
+        assert seen["direction"] == expected["direction"]
+        (seen, *_), (expected, *_) = ours.step(action), theirs.step(action)
+    assert set(seen) == {"direction", "image"}
+    spec = env_spec(ours, "minigrid")
+    assert spec.max_episode_steps == 250
+    assert spec.reward_range == (0.0, 1.0)
+    assert env_spec(make_minigrid("MiniGrid-Dynamic-Obstacles-5x5-v0"), "minigrid").reward_range == (
+        -1.0,
+        1.0,
+    )
+
+
+def test_minigrid_may_have_fewer_actions() -> None:
+    assert make_minigrid(actions=3).action_space == gym.spaces.Discrete(3)
+    assert make_minigrid().action_space == gym.spaces.Discrete(7)
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ({"env": "CartPole-v1"}, "CartPoleEnv is no MiniGrid"),
+        ({"actions": 8}, "actions must be 1 to 7"),
+        ({"agent_view_size": 4}, "must be odd"),
+    ],
+)
+def test_minigrid_refuses_what_it_cannot_be(args: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        make_minigrid(**args)
+
+
+def _told_at_once(view: int) -> int:
+    """In how many places of MemoryS7 one look tells on which side the match is."""
+    env = make_minigrid(agent_view_size=view)
+    world: Any = env.unwrapped
+    grids: dict[tuple[str, str], Any] = {}
+    for seed in range(40):
+        env.reset(seed=seed)
+        grids[world.grid.get(1, 2).type, world.grid.get(5, 1).type] = world.grid
+    assert len(grids) == 4
+    empty = [(x, y) for x in range(7) for y in range(7) if world.grid.get(x, y) is None]
+    return sum(_tells(world, grids, place, facing) for place in empty for facing in range(4))
+
+
+def _tells(world: Any, grids: dict[tuple[str, str], Any], place: tuple[int, int], facing: int) -> bool:
+    seen: dict[bytes, set[bool]] = {}
+    for (hint, above), grid in grids.items():
+        world.grid, world.agent_pos, world.agent_dir = grid, np.array(place), facing
+        seen.setdefault(world.gen_obs()["image"].tobytes(), set()).add(hint == above)
+    return all(len(answers) == 1 for answers in seen.values())
+
+
+def test_minigrid_memory_needs_memory_where_the_agent_is_short_sighted() -> None:
+    """The preset's view of 3 tiles never shows the first object and the two to choose from at once; 7 tiles do."""
+    args = parse_experiment(preset_text("minigrid-memory"), "minigrid-memory").env.args
+    assert _told_at_once(int(args["agent_view_size"])) == 0
+    assert _told_at_once(7) > 0
+
+
+def _episode(env: gym.Env[Any, Any], seed: int | None) -> list[bytes]:
+    rng = np.random.default_rng(0)
+    obs, _ = env.reset(seed=seed)
+    seen, over = [obs.tobytes()], False
+    space: Any = env.action_space
+    while not over:
+        obs, reward, terminated, truncated, _ = env.step(rng.integers(space.nvec))
+        seen.append(obs.tobytes() + np.float64(reward).tobytes())
+        over = terminated or truncated
+    return seen
+
+
+def test_mobiles_seed_gives_its_episodes() -> None:
+    """mobile-env itself ignores `reset(seed=)`, and begins every time with the seed of its config."""
+    env, other = make_mobile("small"), make_mobile("small")
+    first, second, third = _episode(env, 5), _episode(env, None), _episode(env, 6)
+    assert len({first[0], second[0], third[0]}) == 3
+    assert [_episode(other, 5), _episode(other, None)] == [first, second]
+    assert len(first) == 101
+
+
+@pytest.mark.parametrize("size", mobile.SIZES)
+def test_mobiles_channel_is_the_packages_own(size: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = _episode(make_mobile(size), 4)
+    monkeypatch.setattr(mobile, "RememberedChannel", OkumuraHata)
+    assert _episode(make_mobile(size), 4) == ours
+
+
+def test_mobile_has_no_such_size() -> None:
+    with pytest.raises(ValueError, match="small, medium, large"):
+        make_mobile("tiny")
+
+
+def test_the_closest_cell_is_joined_and_the_others_are_left() -> None:
+    """Three stations: out of reach or not, joined to none, to the best, to another, to two."""
+    seen = np.array(
+        [
+            [0, 0, 0, 0.1, 1, 0.2, -1],
+            [0, 1, 0, 0.1, 1, 0.2, 0],
+            [1, 0, 0, 0.1, 1, 0.2, 0],
+            [1, 1, 0, 0.1, 1, 0.2, 0],
+        ],
+        np.float32,
+    )
+    action = closest_cell(seen.reshape(-1), 4, 3, np.random.default_rng(0))
+    assert action.tolist() == [2, 0, 2, 1]
+
+
+def test_the_baselines_play_and_repeat_themselves() -> None:
+    returns = {name: returns_of(policy, "small", episodes=5, seed=1) for name, policy in POLICIES.items()}
+    assert np.mean(returns["closest"]) > np.mean(returns["random"]) + 15
+    assert returns_of(POLICIES["random"], "small", episodes=2, seed=1) == returns["random"][:2]

@@ -29,6 +29,7 @@ from p2prl.replay.log import SNAPSHOT, SegmentLog
 from p2prl.wire import blocks, bundle, frames, weights
 from tests import fuzz_kit as kit
 from tests.fuzz_kit import attempt, few, folder, many, seeded, some
+from tests.hostile import PICKLE
 from tests.unit.replay_kit import CARTPOLE, make_bundle, open_shard, push
 
 #: Every decoder of frames, and its bound in bytes.
@@ -131,7 +132,7 @@ def test_what_was_encoded_comes_back(name: str, kind: type[m.Message], data: st.
 @many
 @given(st.binary(max_size=2000))
 @example(b"")
-@example(kit.PICKLE)
+@example(PICKLE)
 @example(kit.DEEP_LIST)
 @example(kit.DEEP_MAP)
 def test_noise_is_malformed(name: str, frame: bytes) -> None:

@@ -35,6 +35,7 @@ from p2prl.settings import (
 )
 from tests import fuzz_kit as kit
 from tests.fuzz_kit import attempt, folder, many, seeded, some
+from tests.hostile import PICKLE
 from tests.unit import spool_kit
 
 CODE = "17-acorn-ladder"
@@ -450,11 +451,11 @@ def test_any_enrolment_is_answered_and_none_is_proved() -> None:
         begin = m.EnrolBegin(
             protocol=m.PROTOCOL, version="", node_key="n" * 40, name=rng.choice(("", "x" * 500, "\x1b[2J")),
             share=rng.choice(
-                (honest, b"", b"S" + bytes(32), kit.mutate_bytes(honest, rng), rng.randbytes(33), kit.PICKLE)
+                (honest, b"", b"S" + bytes(32), kit.mutate_bytes(honest, rng), rng.randbytes(33), PICKLE)
             ),
             token=rng.choice(("", "", "t")),
         )  # fmt: skip
-        proof = m.EnrolProof(proof=rng.choice((b"", rng.randbytes(32), kit.PICKLE, bytes(32))))
+        proof = m.EnrolProof(proof=rng.choice((b"", rng.randbytes(32), PICKLE, bytes(32))))
         for message in rng.choice(([begin, proof], [proof], [begin, begin], [begin])):
             now = 1000.0 * turn
             for effect in gate.handle(rng.randbytes(1), "192.0.2.7", message, now):

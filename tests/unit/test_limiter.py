@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2prl.core.limiter import Limiter, QueueLimiter, RateLimiter
+from p2prl.core.messages import SampleAsk, SampleReply
+from p2prl.core.schema import Column, SessionSchema
+from p2prl.learn.contracts import ReplaySpec
+from p2prl.learn.sampling import Sampler
 
 sizes = st.integers(1, 5000)
 ratios = st.floats(0.001, 1000.0)
@@ -107,3 +114,83 @@ def test_a_total_that_shrinks_because_a_shard_is_away_is_not_believed() -> None:
         limiter.inserted(20)
         assert limiter.can_sample(1)
         assert limiter.inserted_total == 50
+
+
+# --- the limiter in its place: a sampler that asks for groups of batches, players that give bundles (acme#233, #207)
+
+
+@dataclass
+class Held:
+    """A shard that holds so many sessions, and was given so many."""
+
+    ticks: int
+    sessions: int = 0
+    given: int = 0
+
+    def answer(self, ask: SampleAsk, kind: str) -> tuple[SampleReply, list[np.ndarray]]:
+        count = min(ask.count, self.sessions) if kind == "queue" else ask.count * (self.sessions > 0)
+        self.sessions -= count if kind == "queue" else 0
+        mass = self.sessions * (1 if kind == "queue" else self.ticks)
+        reply = SampleReply(
+            ask=ask.ask,
+            count=count,
+            mass=mass,
+            inserted_ticks=self.given * self.ticks,
+            boot_id="a",
+            ticks=self.sessions * self.ticks,
+            priority_total=float(mass),
+        )
+        parts = [np.zeros((count, ask.window or self.ticks), np.uint8), np.zeros(count, np.int64)]
+        parts += [np.zeros((count, 2), np.int64), np.ones(count, np.float32)] * (kind == "prioritised")
+        return reply, parts if count else []
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> ReplaySpec:
+    kind, ticks = draw(st.sampled_from(["uniform", "prioritised", "queue"])), draw(st.integers(1, 60))
+    ratio = draw(st.just(0.0) | st.floats(-3, 3).map(lambda exponent: 10.0**exponent))
+    return ReplaySpec(
+        kind=kind,
+        ticks=ticks,
+        batch=draw(st.integers(1, 64)),
+        window=0 if kind == "queue" else draw(st.just(0) | st.integers(1, ticks)),
+        capacity_bytes=draw(st.integers(1, 200)) * ticks,
+        min_ticks=draw(st.integers(0, 3000)),
+        samples_per_insert=ratio,
+    )
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    specs(),
+    st.integers(1, 64),
+    st.integers(1, 3),
+    st.lists(st.booleans(), min_size=30, max_size=120),
+    st.data(),
+)
+def test_players_and_trainer_never_wait_for_each_other(
+    spec: ReplaySpec, slots: int, shards: int, order: list[bool], data: st.DataObject
+) -> None:
+    """Over ratio, batch, group, window, bundle, minimum and capacity: one of the two can always go on."""
+    held = [Held(spec.ticks) for _ in range(shards)]
+    sampler = Sampler(SessionSchema(spec.ticks, (Column("flags", "uint8", ()),)), spec, seed=1)
+    sampler.shards_listed(dict.fromkeys(range(shards), "a"))
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    now, trained = 0.0, 0
+    for prefers_insert in order:
+        for _ in range(3):  # hear of the mass, ask for a group, take it
+            now += 1.0
+            for index, ask in sampler.asks(now, 0):
+                sampler.replied(index, *held[index].answer(ask, spec.kind))
+        ceiling, inserted = sampler.limiter.insert_ceiling(), sum(one.given for one in held) * spec.ticks
+        can_insert = ceiling is None or inserted < ceiling
+        assert can_insert or sampler.ready, f"both wait at {inserted} inserted, {trained} batches"
+        if can_insert and (prefers_insert or not sampler.ready):
+            shard = held[rng.integers(shards)]
+            shard.sessions += slots
+            shard.given += slots
+        else:
+            assert sampler.next_batch() is not None
+            trained += 1
+    each = spec.ticks if spec.window == 0 else 1
+    assert sampler.sampled_total == trained * spec.batch * each

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import gymnasium as gym
 import pytest
 
 from p2prl import registry
+from p2prl.cli.experiments import _environments, _presets
 from p2prl.core.spaces import EnvSpec, Leaf
 from p2prl.errors import MissingPackage, P2prlError, UsageError
 
@@ -106,18 +110,94 @@ def test_an_unknown_environment_names_the_nearest(installed: Path, asked: str, n
     assert "\n" not in str(caught.value)
 
 
+class Lacking(MetaPathFinder):
+    """An interpreter without the packages whose top-level modules these are."""
+
+    def __init__(self, *modules: str) -> None:
+        self.modules = modules
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> None:
+        if fullname.partition(".")[0] in self.modules:
+            raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
+
+
+@pytest.fixture
+def without_extras(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `pip install p2prl` leaves it: no package that only an environment's extra brings."""
+    lacking = Lacking("Box2D", "minigrid", "mobile_env", "torch", "pygame")
+    monkeypatch.setattr(sys, "meta_path", [lacking, *sys.meta_path])
+    ours = ("gymnasium.envs.box2d", "p2prl_envs.minigrid", "p2prl_envs.mobile")
+    for name in list(sys.modules):
+        if name.startswith(ours) or name.partition(".")[0] in lacking.modules:
+            monkeypatch.delitem(sys.modules, name)
+
+
 @pytest.mark.parametrize(
-    ("env_id", "package"),
+    ("env_id", "args", "package"),
     [
-        ("ALE/Breakout-v5", "ale-py"),
-        ("LunarLander-v3", "box2d"),
+        ("ALE/Breakout-v5", {}, "ale-py"),
+        ("LunarLander-v3", {}, "p2prl[box2d]"),
+        ("LunarLander-v3", {"continuous": True}, "p2prl[box2d]"),
+        ("realtime", {"env": "LunarLander-v3"}, "p2prl[box2d]"),
+        ("minigrid", {}, "p2prl[minigrid]"),
+        ("mobile", {"size": "large"}, "p2prl[mobile]"),
     ],
 )
-def test_a_missing_package_is_named_with_its_pip_command(env_id: str, package: str) -> None:
+@pytest.mark.usefixtures("without_extras")
+def test_a_missing_package_is_named_with_its_pip_command(
+    env_id: str, args: dict[str, Any], package: str
+) -> None:
     with pytest.raises(MissingPackage) as caught:
-        registry.make_env_factory(env_id, {})()
-    assert package in caught.value.package
-    assert f'pip install "{caught.value.package}"' in str(caught.value)
+        registry.make_env_factory(env_id, args, provided_by="p2prl==0.1.0" if package[0] == "p" else "")()
+    assert caught.value.package == package
+    assert str(caught.value) == f'{env_id} needs a package that is missing here: pip install "{package}"'
+
+
+@pytest.mark.usefixtures("without_extras")
+def test_presets_that_lack_a_package_are_listed_with_it() -> None:
+    shown = "\n".join([*_presets(), *_environments()])
+    for preset, package in (
+        ("lunarlander", "box2d"),
+        ("lunarlander-continuous", "box2d"),
+        ("minigrid-memory", "minigrid"),
+    ):
+        assert re.search(
+            rf"^  {preset} .*\n +not usable here: .*pip install \"p2prl\[{package}\]\"$", shown, re.M
+        )
+    for env, package in (("minigrid", "minigrid"), ("mobile", "mobile")):
+        assert re.search(rf"^  {env} +not usable here: .*pip install \"p2prl\[{package}\]\"$", shown, re.M)
+    assert re.search(r"^  acrobot .*\n  cartpole ", shown, re.M)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "flags"),
+    [
+        ("MiniGrid-MemoryS7-v0", "--env minigrid --set env.args.env=MiniGrid-MemoryS7-v0"),
+        ("mobile-medium-central-v0", "--env mobile --set env.args.size=medium"),
+    ],
+)
+def test_ids_that_we_wrap_are_told_as_what(env_id: str, flags: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(gym.registry, env_id, raising=False)
+    with pytest.raises(UsageError, match=f"{env_id} is to be had as {flags}"):
+        registry.make_env_factory(env_id, {})
+
+
+def test_a_world_of_minigrid_that_there_is_not_names_the_nearest() -> None:
+    with pytest.raises(UsageError, match="did you mean MiniGrid-MemoryS7-v0"):
+        registry.make_env_factory("minigrid", {"env": "MiniGrid-MemroyS7-v0"})()
+
+
+def test_environments_say_nothing_on_stdout() -> None:
+    """With --json it is JSON's alone, and pygame greets."""
+    code = (
+        "from p2prl.registry import make_env_factory as make\n"
+        "for name in ('minigrid', 'mobile', 'LunarLander-v3'):\n"
+        "    env = make(name, {})('rgb_array'); env.reset(seed=1); env.step(env.action_space.sample()); env.render()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == ""
 
 
 def test_nobody_is_told_to_install_a_guessed_name_from_the_internet() -> None:

@@ -125,11 +125,11 @@ def test_slots_that_play_alike_are_seen_also_where_observations_are_not_stored()
     rollout = stored_as(make_chain, left, {"count": Field("int32")}, 8, observations=False, actions=False)
     for _ in range(2):
         rollout.collect()
-    assert "byte-identical" in rollout.warning
+    assert "byte-identical" in rollout.warnings[0]
     apart = stored_as(make_chain, at_random, {"count": Field("int32")}, 8, observations=False, actions=False)
     for _ in range(2):
         apart.collect()
-    assert apart.warning == ""
+    assert apart.warnings == []
 
 
 def test_truncation_keeps_the_final_observation() -> None:
@@ -247,8 +247,9 @@ def test_an_environment_that_ignores_seeds_is_named() -> None:
     """G1.11: all slots would play the same episodes."""
     rollout = roll(lambda: NoisyStart(deaf=True), at_random)
     rollout.collect()
-    assert "chain ignores reset(seed=)" in rollout.warning
-    assert "\n" not in rollout.warning
+    [warning] = rollout.warnings
+    assert "chain ignores reset(seed=)" in warning
+    assert "\n" not in warning
 
 
 @pytest.mark.parametrize("make", [NoisyStart, make_chain, lambda: gym.make("CartPole-v1")])
@@ -256,15 +257,16 @@ def test_seeded_and_fixed_starts_raise_no_warning(make: Make) -> None:
     rollout = roll(make, at_random, slots=8)
     for _ in range(4):
         rollout.collect()
-    assert rollout.warning == ""
+    assert rollout.warnings == []
 
 
 def test_slots_that_play_identical_sessions_are_named() -> None:
     rollout = roll(make_chain, right, slots=3)
     rollout.collect()
-    assert rollout.warning == ""
+    assert rollout.warnings == []
     rollout.collect()
-    assert "slots 0 and 1 play byte-identical sessions" in rollout.warning
+    [warning] = rollout.warnings
+    assert "slots 0 and 1 play byte-identical sessions" in warning
 
 
 class Failing(gym.Wrapper[Any, Any, Any, Any]):
@@ -405,18 +407,22 @@ def declaring(reward_range: tuple[float, float]) -> gym.Env[Any, Any]:
     return env
 
 
-def test_a_reward_that_the_environment_says_cannot_be_is_its_own_mistake() -> None:
-    """Said here: a host would refuse each bundle, and then the node."""
+def test_a_reward_outside_the_declared_range_is_taken_as_the_nearest_one_and_said_once() -> None:
+    """A host would refuse each such bundle, and in the end the node."""
     honest = roll(lambda: declaring((-0.1, 1.0)), right)
     assert honest._spec.reward_range == (-0.1, 1.0)
-    bundle = honest.collect()
-    assert bundle.episodes
-    wrong = roll(lambda: declaring((0.0, 1.0)), right)
-    with pytest.raises(
-        EnvironmentFailed, match=r"chain: slot 0: a reward of -0\.1\d*, and its reward_range is"
-    ) as caught:
-        wrong.collect()
-    assert caught.value.slot == 0
+    assert honest.collect().episodes
+    assert honest.warnings == []
+    wrong = roll(lambda: declaring((0.0, 0.5)), right, slots=1)
+    bundles = [wrong.collect() for _ in range(5)]
+    real = [b.columns["reward"][(b.columns["flags"] & RESET) == 0] for b in bundles]
+    assert {value for rewards in real for value in rewards.tolist()} == {0.0, 0.5}
+    returns = {total for bundle in bundles for total, _, _ in bundle.episodes}
+    assert returns == {0.5}, "returns are made of what is passed on, or the host would refuse them"
+    assert wrong.warnings == [
+        "chain: a reward of -0.1, and its reward_range is 0 to 0.5: it is taken as 0; correct one of them"
+    ]
+    assert wrong.failures == 0
 
 
 def test_an_agent_that_leaves_a_field_out_is_stopped() -> None:

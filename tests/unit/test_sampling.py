@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from p2prl.core.messages import SampleAsk, SampleReply
 from p2prl.core.schema import Column, SessionSchema
@@ -133,3 +134,63 @@ def test_a_whole_session_counts_all_its_ticks() -> None:
             batches += 1
     assert sampler.sampled_total == batches * 4 * TICKS
     assert 1.7 < sampler.sampled_total / inserted < 2.3
+
+
+def test_it_says_what_it_waits_for() -> None:
+    """G3, case 35: sessions, the limiter, or shards."""
+    uniform = ReplaySpec(kind="uniform", ticks=TICKS, batch=4, window=1, min_ticks=40, samples_per_insert=2.0)
+    sampler = Sampler(SCHEMA, uniform, seed=1)
+    assert sampler.why_waiting() == "waiting for shards"
+    shard = Queue("a", 3, 3 * TICKS)
+    listen(sampler, {0: shard}, 0.0)
+    assert sampler.why_waiting() == "waiting for sessions: 12 of 40 ticks before the first update"
+    shard.take(28)
+    shard.sessions = 0  # nothing can be sampled, for whatever reason
+    listen(sampler, {0: shard}, 1.0)
+    assert sampler.why_waiting() == "waiting for sessions, or for the shards' answer"
+    sampler.limiter.sampled(100_000)
+    limit = "what is stored was sampled as often as samples_per_insert = 2 allows"
+    assert sampler.why_waiting() == f"waiting for sessions: {limit}"
+    sampler.shards_listed({0: ""})
+    assert sampler.why_waiting() == "waiting for shards"
+    queue = Sampler(SCHEMA, SPEC, seed=1)
+    listen(queue, {0: Queue("a")}, 0.0)
+    assert queue.why_waiting() == "waiting for sessions: an update takes 16 ticks"
+
+
+@pytest.mark.parametrize("kind", ["uniform", "prioritised"])
+def test_a_shard_that_had_nothing_is_sampled_as_soon_as_it_has_while_the_trainer_is_busy(kind: str) -> None:
+    """Not only when the other shards have left the trainer waiting."""
+    spec = ReplaySpec(kind=kind, ticks=TICKS, batch=4, window=1, min_ticks=0)
+    sampler = Sampler(SCHEMA, spec, seed=1)
+    sampler.shards_listed({0: "a", 1: "a"})
+    asked = {0: 0, 1: 0}
+    for turn in range(100):
+        held = {0: 80, 1: 80 if turn > 20 else 0}
+        for index, ask in sampler.asks(turn * 0.01, 0):
+            asked[index] += ask.count
+            count, total = (ask.count, float(held[index])) if held[index] else (0, 0.0)
+            reply = SampleReply(
+                ask=ask.ask,
+                count=count,
+                mass=held[index],
+                inserted_ticks=80,
+                boot_id="a",
+                priority_total=total,
+            )
+            parts = [np.zeros((count, 1), np.float32), np.zeros(count, np.int64)]
+            parts += [np.zeros((count, 2), np.int64), np.ones(count, np.float32)] * (kind == "prioritised")
+            sampler.replied(index, reply, parts if count else [])
+        assert turn < 2 or sampler.next_batch() is not None, "the trainer waits"
+    assert asked[1] > 50
+
+
+def test_a_uniform_batch_says_that_each_sample_was_as_likely_as_any() -> None:
+    sampler = Sampler(SCHEMA, ReplaySpec(kind="uniform", ticks=TICKS, batch=4, window=0, min_ticks=0), seed=1)
+    sampler.shards_listed({0: "a"})
+    for turn in range(2):
+        for index, ask in sampler.asks(float(turn), 0):
+            sampler.replied(index, *whole_sessions(ask, 80))
+    batch = sampler.next_batch()
+    assert batch is not None
+    assert batch["probability"].tolist() == [1.0] * 4

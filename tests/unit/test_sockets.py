@@ -15,6 +15,7 @@ from p2prl.net.keys import KeyPair, new_key_pair
 from p2prl.net.loop import Loop
 from p2prl.net.sockets import Kind, Limits, Network, PortTaken, Socket
 from p2prl.net.zap import Rejected
+from tests.conftest import run_until
 
 SERVER, GOOD, OTHER = new_key_pair(), new_key_pair(), new_key_pair()
 _PEERS: dict[str, Kind] = {"router": "dealer", "pull": "push", "xpub": "sub"}
@@ -53,14 +54,7 @@ class Wire:
         return self.far.client(_PEERS[server.kind], server.bound, keys, server_key, Limits(linger_ms=0))
 
     def until(self, condition: Callable[[], object], timeout: float = 10.0) -> None:
-        found = False
-
-        def look() -> bool:
-            nonlocal found
-            found = found or bool(condition())
-            return found
-
-        assert self.loop.run_on(look, timeout), f"not within {timeout} s; rejected: {self.rejected}"
+        run_until(self.loop, condition, timeout, lambda: f"rejected: {self.rejected}")
 
     def heard(self, server: Socket) -> tuple[str, bytes] | None:
         """The sender and the last frame of the next message."""

@@ -260,6 +260,33 @@ class Deaf(Chain):
         return super().reset(seed=None)
 
 
+class Stubborn(Chain):
+    """Every seed is the same to it."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return super().reset(seed=None if seed is None else 1)
+
+
+class Rambling(Chain):
+    """Takes the seed of its first reset only, as mobile-env takes that of its config."""
+
+    rng: np.random.Generator | None = None
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.rng = self.rng or np.random.default_rng(seed)
+        super().reset()
+        self._place = int(self.rng.integers(self.length - 1))
+        return self._place, {}
+
+
+class Straying(Chain):
+    """What it shows leaves its space, which begins at 0."""
+
+    def step(self, action: int) -> Any:
+        obs, *rest = super().step(action)
+        return obs - np.float32(50), *rest
+
+
 class Big(Chain):
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         _, info = super().reset(seed=seed)
@@ -294,6 +321,8 @@ class Restarting(Chain):
     ("make", "said"),
     [
         (lambda: Deaf(random_start=True), "same seed and actions differ"),
+        (lambda: Rambling(length=9), "has played differs from a new one at step 0"),
+        (lambda: Stubborn(length=9, random_start=True), "two seeds gave the same ones"),
         (lambda: Big(observation="box"), r"reset gave obs the shape \(3, 3\)"),
         (NaN, "the reward nan"),
         (Modest, "the reward 1.0; its reward_range is 0.0 to 0.5"),
@@ -304,6 +333,14 @@ class Restarting(Chain):
 def test_each_fault_of_an_environment_is_named(make: Any, said: str) -> None:
     with pytest.raises(AssertionError, match=said):
         check_env(make)
+
+
+def test_an_observation_outside_its_space_is_warned_of_once() -> None:
+    with pytest.warns(
+        UserWarning, match=r"step gave obs the value -\d\d\.0; its space says 0\.0 to inf"
+    ) as caught:
+        check_env(lambda: Straying(observation="box"))
+    assert len(caught) == 1
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Acrobot-v1", "Pendulum-v1", "MountainCarContinuous-v0"])

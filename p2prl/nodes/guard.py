@@ -1,0 +1,119 @@
+"""Whether learning still makes sense: updates that changed nothing, and weights that are no numbers any more."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+
+from p2prl.core.messages import RunSpec
+from p2prl.errors import LearningFailed
+from p2prl.learn.contracts import Agent, Array, Update, Weights
+from p2prl.nodes import checkpoint
+
+log = logging.getLogger("p2prl")
+
+#: So many skipped updates in a row, and it will not mend itself.
+MOST_IN_A_ROW = 20
+#: How long a skipped update is spoken of.
+_NEWS_S = 60.0
+#: Skips are logged the first, tenth, ... time: there may be many.
+_TOLD = frozenset(10**power for power in range(10))
+
+
+class Guard:
+    """Counts the updates that a learner skipped, and lets only finite weights out of the trainer.
+
+    Attributes:
+        skipped: updates that changed nothing (`Update.skipped`), since the run began.
+        advice: what may help, in words that end a line.
+        given_up: the learner's state is not to be trusted any more.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.skipped = 0
+        self.advice = "look at the environment's rewards"
+        self.given_up = False
+        self._folder = folder
+        self._in_a_row = 0
+        self._why, self._last = "", -1e9
+
+    def skips(self, update: Update, now: float) -> bool:
+        """Take an update in; True if it changed nothing, and so is neither to be counted nor published."""
+        if not update.skipped:
+            self._in_a_row = 0
+            return False
+        self.skipped += 1
+        self._in_a_row += 1
+        self._why, self._last = update.skipped, now
+        if self.skipped in _TOLD:
+            log.warning("%s", self._text())
+        return True
+
+    @property
+    def hopeless(self) -> str:
+        """Why it is of no use to go on, or an empty string."""
+        if self._in_a_row < MOST_IN_A_ROW:
+            return ""
+        return f"{self._in_a_row} updates in a row were skipped, because {self._why}"
+
+    def news(self, now: float) -> str:
+        """A line for people while the last skip is fresh, else an empty string."""
+        return self._text() if now - self._last < _NEWS_S else ""
+
+    def weights(self, weights: Weights) -> Weights:
+        """The same, to be published or saved. Raises LearningFailed if they are not finite."""
+        self._check(not_finite(weights), "the weights are not finite")
+        return weights
+
+    def state(self, state: Mapping[str, Array]) -> Mapping[str, Array]:
+        """A learner's state, to be saved. Raises LearningFailed if it holds NaN; a bound may be infinite."""
+        self._check(not_finite(state, infinity=False), "the learner's state is not finite")
+        return state
+
+    def give_up(self, what: str) -> NoReturn:
+        """Raises LearningFailed: says what is wrong, names the last good checkpoint, and says what may help."""
+        self.given_up = True
+        last = checkpoint.load_last(self._folder)
+        kept = "there is no checkpoint yet"
+        if last is not None:
+            kept = f"the last good checkpoint is {last.path} ({last.meta.updates} updates)"
+        raise LearningFailed(f"learning failed: {what}; {kept}; {self.advice}")
+
+    def _check(self, bad: str, what: str) -> None:
+        if bad:
+            self.give_up(f"{what}: {bad}")
+
+    def _text(self) -> str:
+        if self.skipped == 1:
+            return f"an update was skipped, because {self._why}"
+        return f"{self.skipped} updates were skipped so far, the last because {self._why}"
+
+
+def not_finite(arrays: Mapping[str, Array], infinity: bool = True) -> str:
+    """The first array that holds NaN or infinity, and which of them; an empty string if none does.
+
+    Args:
+        infinity: False to look for NaN alone.
+    """
+    for name, given in arrays.items():
+        values = np.asarray(given)
+        if values.dtype.kind != "f":
+            continue
+        bad = ~np.isfinite(values) if infinity else np.isnan(values)
+        if bad.any():
+            return f"{name} holds {float(values[bad][0])}"
+    return ""
+
+
+def advice(cls: type[Agent], run: RunSpec) -> str:
+    """What may help where `cls` cannot learn."""
+    rewards = f"look at the rewards of {run.env_id}"
+    default = getattr(cls.Settings(), "learning_rate", None)
+    if default is None:
+        return rewards
+    rate = run.agent_settings.get("learning_rate", default)
+    return f"try a lower agent.learning_rate (it is {rate}), and {rewards}"

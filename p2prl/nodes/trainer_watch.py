@@ -1,0 +1,46 @@
+"""How the trainer is doing, in the broker's eyes: by its own word, and by its silence. A loud state is said once."""
+
+from __future__ import annotations
+
+import logging
+
+from p2prl.core import messages as m
+from p2prl.core.standstill import LOUD, Alarm
+from p2prl.nodes.status import StatusView, node_rows, trainer_state
+
+log = logging.getLogger("p2prl")
+
+#: How long after its last failure a trainer that was started again is spoken of.
+_FAILED_S = 60.0
+
+
+class TrainerWatch:
+    """Fed with each report, and asked for the state."""
+
+    def __init__(self) -> None:
+        self._alarm = Alarm()
+        self._failures = 0
+        self._failed_at = -1e9
+        self._text = ""
+
+    def reported(self, before: m.TrainerReport, report: m.TrainerReport, now: float) -> None:
+        """The trainer said something. `before`: what it had said last."""
+        if report.state == "failed" and before.state != "failed":
+            self._failures += 1
+            self._failed_at, self._text = now, report.reason
+
+    def warnings(self, now: float) -> list[str]:
+        """Lines for people, about failures of late."""
+        if now - self._failed_at > _FAILED_S:
+            return []
+        times = f"{self._failures} times" if self._failures > 1 else "once"
+        return [f"the trainer failed {times}: {self._text}"]
+
+    def look(self, view: StatusView) -> None:
+        """Time passed: say once in the log that training stands still, or that it goes on."""
+        nodes = node_rows(view) if view.broker.trainer.state in LOUD else []
+        silent_s = view.now - view.broker.trainer_heard
+        state, reason = trainer_state(view.broker.trainer, silent_s, nodes)
+        line = self._alarm.look(state, reason, view.now)
+        if line:
+            log.log(logging.WARNING if state in LOUD else logging.INFO, "%s", line)

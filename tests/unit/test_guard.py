@@ -1,0 +1,120 @@
+"""p2prl.nodes.guard, and FiniteSteps: what is not finite is noticed, and changes nothing."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from p2prl_agents.finite import FiniteSteps
+
+from p2prl.errors import LearningFailed
+from p2prl.learn.contracts import Update
+from p2prl.nodes import checkpoint
+from p2prl.nodes.guard import MOST_IN_A_ROW, Guard, not_finite
+
+SKIPPED = Update(skipped="the loss is nan")
+
+
+def test_the_first_value_that_is_not_finite_is_named() -> None:
+    good = {"layer": np.ones((3, 2), np.float32), "count": np.array(7), "flag": np.array(True), "plain": 1.5}
+    assert not_finite(good) == ""
+    assert not_finite({**good, "bias": np.array([0.0, np.inf, np.nan])}) == "bias holds inf"
+    assert not_finite({**good, "bias": np.array([-np.inf, np.nan])}, infinity=False) == "bias holds nan"
+    assert not_finite({"bias": np.array(-np.inf)}, infinity=False) == ""
+    assert not_finite({"half": np.array(np.nan, np.float16)}) == "half holds nan"
+
+
+def test_skips_are_counted_in_all_and_in_a_row(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    guard = Guard(tmp_path)
+    caplog.set_level(logging.WARNING, "p2prl")
+    for _ in range(MOST_IN_A_ROW - 1):
+        assert guard.skips(SKIPPED, 5.0)
+    assert guard.hopeless == ""
+    assert not guard.skips(Update(), 6.0)
+    assert guard.skips(SKIPPED, 7.0)
+    assert guard.hopeless == ""
+    assert guard.skipped == MOST_IN_A_ROW
+    assert guard.news(8.0) == "20 updates were skipped so far, the last because the loss is nan"
+    assert guard.news(500.0) == ""
+    for _ in range(MOST_IN_A_ROW - 1):
+        guard.skips(SKIPPED, 9.0)
+    assert guard.hopeless == "20 updates in a row were skipped, because the loss is nan"
+    assert [record.getMessage() for record in caplog.records] == [
+        "an update was skipped, because the loss is nan",
+        "10 updates were skipped so far, the last because the loss is nan",
+    ]
+
+
+def test_what_is_given_up_names_the_last_good_checkpoint_and_what_may_help(tmp_path: Path) -> None:
+    guard = Guard(tmp_path)
+    weights = {"w": np.ones(3, np.float32)}
+    assert guard.weights(weights) is weights
+    bad = {"w": np.array([1.0, np.nan])}
+    with pytest.raises(LearningFailed, match="not finite: w holds nan; there is no checkpoint yet; look at"):
+        guard.weights(bad)
+    assert guard.given_up
+    for updates in (3, 7):
+        meta = checkpoint.Meta(version=1, updates=updates, sampled=0)
+        path = checkpoint.save(tmp_path, meta, weights, weights)
+    guard.advice = "do better"
+    with pytest.raises(LearningFailed) as caught:
+        guard.state(bad)
+    assert str(caught.value) == (
+        f"learning failed: the learner's state is not finite: w holds nan; the last good checkpoint is {path} "
+        "(7 updates); do better"
+    )
+    infinite = {"best": np.array(-np.inf)}
+    assert guard.state(infinite) is infinite
+
+
+class Steps:
+    """Five parameters, and a FiniteSteps over them."""
+
+    def __init__(self, device: str, every: int) -> None:
+        torch = pytest.importorskip("torch")
+        self.torch = torch
+        self.parameters = torch.zeros(5, requires_grad=True)
+        self.adam = torch.optim.Adam([self.parameters], lr=0.1, fused=True)
+        self.steps = FiniteSteps(self.adam, device, every)
+
+    def step(self, gradient: float, loss: float = 1.0) -> str:
+        self.parameters.grad = self.torch.full((5,), gradient)
+        return self.steps.step(self.torch.tensor(loss), self.parameters.grad.norm())
+
+    def state(self) -> Any:
+        found = self.adam.state[self.parameters]
+        return [self.parameters.detach().clone(), *(found[key].clone() for key in sorted(found))]
+
+
+@pytest.mark.parametrize("device", ["cpu", "as if on a GPU"])
+@pytest.mark.parametrize(
+    ("gradient", "loss"), [(float("nan"), 1.0), (float("inf"), 1.0), (1.0, float("inf")), (1.0, float("nan"))]
+)
+def test_a_step_that_is_not_finite_changes_neither_parameters_nor_moments(
+    device: str, gradient: float, loss: float
+) -> None:
+    run = Steps(device, every=1)
+    assert run.step(1.0) == ""
+    before = run.state()
+    why = run.step(gradient, loss)
+    wrong = f"the loss is {loss}" if loss != 1.0 else f"the gradient's norm is {gradient}"
+    assert why == wrong
+    assert all(run.torch.equal(a, b) for a, b in zip(before, run.state(), strict=True))
+    assert run.step(1.0) == ""
+    assert not run.torch.equal(before[0], run.state()[0])
+
+
+def test_a_device_is_looked_at_now_and_then_and_closely_when_something_was_wrong() -> None:
+    run = Steps("as if on a GPU", every=4)
+    nan = float("nan")
+    said = [run.step(gradient) for gradient in (1.0, nan, nan, 1.0)]
+    assert said == ["", "", "", "the loss or the gradient was not finite (2 of the last 4 updates)"]
+    # From now on one by one, until four in a row went well.
+    assert [bool(run.step(gradient)) for gradient in (nan, 1.0, nan)] == [True, False, True]
+    assert [run.step(1.0) for _ in range(4)] == [""] * 4
+    assert [run.step(gradient) for gradient in (nan, 1.0, 1.0)] == [""] * 3
+    assert run.step(nan) == "the gradient's norm is nan (2 of the last 4 updates)"
+    assert np.isfinite(run.parameters.detach().numpy()).all()
