@@ -88,8 +88,10 @@ def member_view(status: MemberStatus, joined: Joined | None, width: int = 80) ->
 
 def run_line(status: StatusReply) -> str:
     """A run in one plain line, for where there is no terminal."""
+    greedy = status.evaluation
     parts = [
         f"return {decimal(status.return_mean)} (of {status.return_episodes})",
+        *([f"greedy {decimal(greedy.return_mean)} (v{greedy.version})"] if greedy is not None else []),
         f"steps {count(status.steps)} ({count(status.steps_per_s)}/s)",
         f"updates {_updates(status).plain}",
         f"weights v{status.weights_version}, samples {decimal(status.lag_mean)} versions old",
@@ -195,6 +197,7 @@ def _figures(status: StatusReply, width: int, history: Sequence[float]) -> list[
     device = f"on {safe(status.device)}" if status.device else ""
     lines = [
         score,
+        *_greedy(status),
         _figure("steps", count(status.steps), f"{count(status.steps_per_s)}/s", episodes),
         _figure("updates", _updates(status), weights, f"samples {decimal(status.lag_mean)} versions old"),
         _figure("bundles", _books(status.bundles, width - _LABEL_WIDTH)),
@@ -202,6 +205,21 @@ def _figures(status: StatusReply, width: int, history: Sequence[float]) -> list[
         _figure("trainer", _state(status.trainer_state), device, safe(status.trainer_reason)),
     ]
     return [_fitted(line, width) for line in lines]
+
+
+def _greedy(status: StatusReply) -> list[Text]:
+    """What greedy episodes gave last; nothing before the first."""
+    last, now = status.evaluation, status.evaluating
+    next_one = f"v{count(now.version)}: {now.done} of {now.episodes}" if now.version >= 0 else ""
+    if last is None:
+        return [_figure("greedy", "-", next_one)] if next_one else []
+    mean = Text(decimal(last.return_mean), "bold")
+    sure = f"{decimal(last.return_low)} to {decimal(last.return_high)}"
+    return [
+        _figure(
+            "greedy", mean, sure, f"over {last.episodes} episodes, weights v{count(last.version)}", next_one
+        )
+    ]
 
 
 def _updates(status: StatusReply) -> Text:

@@ -70,6 +70,8 @@ def build_status(view: StatusView) -> m.StatusReply:
         stopping=broker.stopping,
         open=broker.config.open,
         waiting_nodes=broker.admissions.waiting(),
+        evaluation=broker.saved.evaluation,
+        evaluating=broker.evaluation.state(),
         updates_skipped=broker.trainer.updates_skipped,
     )
 

@@ -18,6 +18,7 @@ from p2prl.learn.contracts import Agent, Array, ReplaySpec, Weights
 from p2prl.learn.environments import MakeEnv
 from p2prl.learn.rollout import Bundle, Rollout
 from p2prl.learn.spaces import agent_schema
+from p2prl.replay.prioritised import PrioritisedStore
 
 
 class UniformStore:
@@ -41,6 +42,12 @@ class UniformStore:
         self._filled = min(self._sessions, self._filled + slots)
 
     def sample(self, count: int, window: int) -> dict[str, Array]:
+        return {**self._windows(count, window), "probability": np.ones(count, np.float32)}
+
+    def prioritise(self, priorities: Array | None) -> None:
+        """There are none."""
+
+    def _windows(self, count: int, window: int) -> dict[str, Array]:
         session = self._rng.integers(self._filled, size=count)
         if window == 0:
             return {name: ring[session] for name, ring in self._rings.items()}
@@ -53,6 +60,33 @@ class UniformStore:
             c.name: self._rings[c.name][session[:, None], rows if c.extra_row else rows[:, :-1]]
             for c in self._schema.columns
         }
+
+
+class PriorityStore:
+    """The real ring with priorities, without the shards around it; each batch is answered before the next is drawn."""
+
+    def __init__(self, schema: SessionSchema, capacity_bytes: int, window: int, seed: int) -> None:
+        self._schema = schema
+        self._ring = PrioritisedStore(schema, capacity_bytes, window, np.random.default_rng(seed))
+        self._sessions = 0
+        self._ids: Array | None = None
+
+    def insert(self, bundle: Bundle) -> None:
+        self._ring.add(self._sessions, bundle.columns, 0)
+        self._sessions += bundle.columns["flags"].shape[1]
+
+    def sample(self, count: int, window: int) -> dict[str, Array]:
+        sample = self._ring.sample(count, window, 0)
+        assert sample.drawn is not None
+        self._ids = sample.drawn.ids
+        batch = {c.name: values for c, values in zip(self._schema.columns, sample.columns, strict=True)}
+        likely = self._ring.mass() * sample.drawn.priorities / sample.drawn.total
+        return {**batch, "probability": likely.astype(np.float32)}
+
+    def prioritise(self, priorities: Array | None) -> None:
+        if priorities is not None and self._ids is not None:
+            self._ring.hear(float(priorities.max()))
+            self._ring.prioritise(self._ids, priorities)
 
 
 class QueueStore:
@@ -100,7 +134,12 @@ class Bare:
         self.rollout = Rollout(
             make_env, spec, self.schema, self.actor, slots=slots, ladder=agent.ladder, rank=0, seed=seed
         )
-        self.uniform = UniformStore(self.schema, self.replay.capacity_bytes, seed)
+        size = self.replay.capacity_bytes
+        self.ring: UniformStore | PriorityStore = (
+            PriorityStore(self.schema, size, self.replay.window, seed)
+            if self.replay.kind == "prioritised"
+            else UniformStore(self.schema, size, seed)
+        )
         self.queue = QueueStore()
         self.progress = Progress()
         self._sampled = 0.0
@@ -124,7 +163,7 @@ class Bare:
         if len(self._on_the_way) == self._on_the_way.maxlen:
             self.actor.load(self._on_the_way[0])
         bundle = self.rollout.collect()
-        (self.queue if self.replay.kind == "queue" else self.uniform).insert(bundle)
+        (self.queue if self.replay.kind == "queue" else self.ring).insert(bundle)
         self.progress.steps += bundle.steps
         self.progress.returns.extend(total for total, _, level in bundle.episodes if level == 0.0)
 
@@ -147,7 +186,8 @@ class Bare:
         if p.steps < r.min_ticks:
             return False
         while self._sampled < p.steps * r.samples_per_insert:
-            self.learner.update(self.uniform.sample(r.batch, r.window))
+            update = self.learner.update(self.ring.sample(r.batch, r.window))
+            self.ring.prioritise(update.priorities)
             self._sampled += r.batch * (1 if r.window else r.ticks)
             p.updates += 1
         return True

@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 from p2prl.cli import view
 from p2prl.cli.joincode import code_text, join_hint
 from p2prl.cli.output import safe
-from p2prl.core.messages import Books, ShardStatus
+from p2prl.core.messages import Books, Evaluating, Evaluation, ShardStatus
 from tests.unit import cli_samples as samples
 
 
@@ -56,6 +56,31 @@ def test_the_run_says_what_matters() -> None:
         "laptop-03", "192.0.2.23", "p2prl join attic", "p2prl join 192.0.2.20", "the disk is full",
     ):  # fmt: skip
         assert fact in text, fact
+
+
+def test_greedy_play_stands_under_that_of_the_players() -> None:
+    assert not any("greedy" in line for line in drawn(view.run_view(samples.status())))
+    assert "greedy" not in view.run_line(samples.status())
+    last = Evaluation(
+        version=600,
+        episodes=20,
+        return_mean=451.25,
+        return_low=440.0,
+        return_high=462.5,
+        length_mean=451.25,
+        steps=1_000_000,
+    )
+    now = Evaluating(version=617, done=8, episodes=20, jobs=2)
+    status = samples.status(evaluation=last, evaluating=now)
+    lines = drawn(view.run_view(status))
+    [line] = [line for line in lines if line.startswith("greedy")]
+    assert line == "greedy   451.2   440.0 to 462.5   over 20 episodes, weights v600   v617: 8 of 20"
+    assert lines[lines.index(line) - 1].startswith("return")
+    assert "greedy 451.2 (v600)" in view.run_line(status)
+    [first] = [
+        one for one in drawn(view.run_view(samples.status(evaluating=now))) if one.startswith("greedy")
+    ]
+    assert first == "greedy   -   v617: 8 of 20"
 
 
 def test_the_reasons_of_refusals_are_shown_where_there_is_room() -> None:
