@@ -11,10 +11,11 @@ from typing import Any
 import msgspec
 from p2prl_envs.chain import make_chain
 
+from p2prl.core.messages import Evaluation
 from p2prl.errors import UsageError
 from p2prl.learn.contracts import Batch, Learner, Update
 from p2prl.learn.spaces import env_spec
-from p2prl.nodes.recorder import scalars
+from p2prl.nodes.recorder import evaluation_scalars, scalars
 from p2prl.registry import make_agent, resolve_agent
 from p2prl.settings import find_experiment, preset_names
 from tests import docs_kit
@@ -56,7 +57,10 @@ def page() -> dict[str, list[Row]]:
 
 def run_scalars() -> set[str]:
     """Those that every run gives sooner or later, beside its learner's. New ones of the recorder are added here."""
-    return set(scalars(cli_samples.status(metrics={})))
+    greedy = Evaluation(
+        version=1, episodes=1, return_mean=0.0, return_low=0.0, return_high=0.0, length_mean=1.0, steps=1
+    )
+    return {*scalars(cli_samples.status(metrics={})), *evaluation_scalars(greedy)}
 
 
 def complaint(section: str, explained: Iterable[str], given: Iterable[str]) -> str:

@@ -79,8 +79,12 @@ class DQNLearner:
         skipped = self._step(loss)
         if skipped:
             return self._skipped(skipped)
+        priorities = self._priorities(batch, ticks)
+        if priorities is not None and not np.isfinite(priorities).all():
+            # Of a step that a GPU left out, and will tell us of later.
+            return self._skipped("a temporal difference is not finite")
         metrics = self._metrics(loss, ticks) if self._updates % METRICS_EVERY == 0 else {}
-        return Update(metrics=metrics, priorities=self._priorities(batch, ticks))
+        return Update(metrics=metrics, priorities=priorities)
 
     # --- from batches to ticks
 

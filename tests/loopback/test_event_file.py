@@ -28,7 +28,11 @@ def test_each_scalar_of_a_real_run_is_explained(tmp_path: Path) -> None:
     flags = ("chain", "--agent", AGENT, "--players", "1", "--set", "agent.epsilon_updates=50")
     with kit.host(tmp_path, *flags, name=f"h{base}", port=base) as host:
         results = Path(host.wait_for("started")["results"])
-        host.wait_for("progress", lambda e: e["return_mean"] is not None and e["updates"] > 100, 90.0)
+        host.wait_for(
+            "progress",
+            lambda e: None not in (e["return_mean"], e["eval_return_mean"]) and e["updates"] > 100,
+            90.0,
+        )
         assert host.end(40.0) == 0
         stopped = host.last("stopped")
     assert stopped is not None

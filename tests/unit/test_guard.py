@@ -159,3 +159,20 @@ def test_no_agent_lets_enormous_rewards_into_its_weights(agent: str) -> None:
     for update in spoilt:
         numbers = all(np.isfinite(value) for value in update.metrics.values())
         assert update.skipped or numbers, f"{update.metrics} and not skipped"
+
+
+def test_what_a_gpu_left_out_has_no_priorities() -> None:
+    """It tells of it later; the shards would refuse them at once."""
+    pytest.importorskip("torch")
+    small = next(metrics_kit.variants(resolve_agent("dqn").Settings))
+    settings = {**small, "priority_exponent": 0.6, "reward_scale": 1000.0}
+    bare = metrics_kit.bare("dqn", settings)
+    steps = bare.learner._trainable._steps  # type: ignore[attr-defined]
+    steps._look_first = False
+    spoiling: Any = Spoiling(bare.learner)
+    bare.learner = spoiling
+    with np.errstate(over="ignore", invalid="ignore"):
+        bare.run(target=float("inf"), max_updates=20, max_steps=20_000)
+    assert all(update.priorities is not None for update in spoiling.updates[:5])
+    assert any(update.skipped == "a temporal difference is not finite" for update in spoiling.updates[5:])
+    assert not not_finite(spoiling.weights())
