@@ -1,4 +1,4 @@
-"""ES learns: CartPole on several seeds, with few slots and with many and late weights; Acrobot; an MLP; a Box action."""
+"""ES learns: CartPole on several seeds, with few slots and with many; Acrobot; hidden layers; a Box action."""
 
 from __future__ import annotations
 
