@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 from p2prl_agents import es
@@ -176,6 +178,29 @@ def test_a_share_must_be_of_the_newest_generation() -> None:
     assert update.metrics["age_mean"] == pytest.approx(10 / 12), "the older ones count too"
 
 
+def test_what_is_unfinished_goes_with_its_generation() -> None:
+    learner = learner_of(ESSettings(pairs=1, max_age=0))
+    first = generation_of(learner.weights())
+    goes_on = {**one_tick(8, 1.0, first), "flags": np.zeros((1, 1), np.uint8)}
+    learner.update(goes_on)
+    learner.update(one_tick(10, 1.0, first))
+    assert give(learner, 1, 1.0, 2.0).metrics["unfinished"] == 2.0
+    learner.update(goes_on)
+    assert give(learner, 2, 1.0, 2.0).metrics["unfinished"] == 0.0
+
+
+def test_what_was_left_out_is_told_once_also_after_a_resume() -> None:
+    learner = learner_of(ESSettings(pairs=1))
+    give(learner, 1, 1.0, 2.0, generation=1)
+    give(learner, 2, 1.0, 2.0)
+    give(learner, 3, 1.0, 2.0, generation=1)
+    resumed = learner_of(ESSettings(pairs=1))
+    resumed.load(learner.save())
+    assert give(resumed, 4, 1.0, 2.0).metrics["left_out"] == 2.0
+    learner.load(resumed.save())
+    assert give(learner, 5, 1.0, 2.0).metrics["left_out"] == 0.0
+
+
 def test_candidates_of_a_life_that_was_lost_do_not_count_after_a_resume() -> None:
     learner = learner_of(ESSettings(pairs=1))
     saved = learner.save()
@@ -195,8 +220,8 @@ def test_a_step_that_leaves_the_numbers_is_not_taken() -> None:
     update = give(learner, 1, 1.0, 2.0)
     assert update.skipped
     assert update.publish is False
-    for name, values in learner.weights().items():
-        assert np.array_equal(values, before[name])
+    assert learner._pairs == []
+    _alike(learner.weights(), before)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +246,7 @@ def test_what_is_saved_goes_on_exactly(settings: ESSettings) -> None:
     _alike(one.weights(), other.weights())
 
 
-def _alike(one: dict[str, Array], other: dict[str, Array]) -> None:
+def _alike(one: Mapping[str, Array], other: Mapping[str, Array]) -> None:
     assert one.keys() == other.keys()
     for name, values in one.items():
         assert np.array_equal(values, other[name]), name
