@@ -24,7 +24,7 @@ def learn(
         return gym.make(env_id)
 
     spec = env_spec(make(), env_id)
-    bare = Bare(ES(spec, ESSettings(**settings)), make, spec, slots=slots, seed=seed, lag=lag)
+    bare = Bare(ES(spec, ESSettings(**settings)), make, spec, slots=slots, seed=seed, delay=lag)
     progress = bare.run(target, max_updates=10**9, max_steps=max_steps)
     assert progress.solved_at is not None, f"mean return {progress.mean} after {progress.steps} steps"
     bare.actor.load(bare.learner.weights())
