@@ -22,7 +22,7 @@ from p2prl.nodes.evaluate import EvalResult, check_csv, has_display, write_csv
 
 
 class Rightwards:
-    """Goes right; counts the ticks of each slot's episode in its state."""
+    """Goes right for the first twelve ticks of an episode, which it counts in its state, then left and right."""
 
     def load(self, weights: Any) -> None:
         """Nothing."""
@@ -32,7 +32,8 @@ class Rightwards:
 
     def act(self, obs: Any, state: dict[str, Array], explore: Explore | None) -> tuple[Any, Any, Any]:
         assert explore is None
-        return np.ones(len(state["tick"]), np.uint8), {"tick": state["tick"] + 1}, {}
+        right = (state["tick"] < 12) | (state["tick"] % 3 > 0)
+        return right.astype(np.uint8), {"tick": state["tick"] + 1}, {}
 
 
 def make() -> gym.Env[Any, Any]:

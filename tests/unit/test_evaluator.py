@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 from p2prl_envs.chain import make_chain
+from p2prl_envs.realtime import RealTime
 
 from p2prl.core import messages as m
 from p2prl.core.schema import SessionSchema
@@ -128,6 +130,55 @@ def test_play_is_the_same_with_a_job_beside_it() -> None:
     assert plain.episodes == with_job.episodes
     for name, values in plain.columns.items():
         assert np.array_equal(values, with_job.columns[name]), name
+
+
+class Clock:
+    """Stands still but for waits, and for the moment that each step takes."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class Timed(gym.Wrapper[Any, Any, Any, Any]):
+    """A chain on the wall clock, whose steps take a moment; notes the ticks that it missed."""
+
+    def __init__(self, clock: Clock, missed: list[int]) -> None:
+        world = RealTime(make(), 0.01, clock=lambda: clock.now, wait=clock.wait)
+        super().__init__(world)
+        self._clock, self._missed = clock, missed
+
+    def step(self, action: Any) -> Any:
+        self._clock.now += 0.0002
+        answer = super().step(action)
+        self._missed.append(answer[4]["missed_ticks"])
+        return answer
+
+
+def test_on_the_wall_clock_neither_misses_a_tick_because_of_the_other() -> None:
+    """Play misses what it misses alone (of a tick in which all slots began anew nobody waits for the end)."""
+    missed: list[list[int]] = []
+    for beside in (False, True):
+        clock, played, evaluated = Clock(), list[int](), list[int]()
+        desk = Desk(partial(Timed, clock, evaluated))
+        actor = Bold()
+        actor.load({"ticks": 3})
+        schema = session_schema(SPEC, {}, 30)
+        make_timed = partial(Timed, clock, played)
+        rollout = Rollout(make_timed, SPEC, schema, actor, slots=4, ladder=1, rank=0, seed=1)
+        if beside:
+            desk.take(1, ticks=0, episodes=8)
+        for _ in range(5):
+            rollout.collect(desk.evaluator.tick if beside else None)
+        rollout.close()
+        missed.append(played)
+    assert desk.told[-1].over
+    assert len(evaluated) > 100
+    assert sum(evaluated) == 0
+    assert missed[0] == missed[1]
+    assert sum(missed[0]) <= 1
 
 
 def test_how_far_it_is_is_told_now_and_then() -> None:
