@@ -11,6 +11,8 @@ Count = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 NotNegativeFloat = Annotated[float, msgspec.Meta(ge=0)]
+#: Of all steps; the rest is play.
+Share = Annotated[float, msgspec.Meta(ge=0, le=0.9)]
 #: What numpy, torch and Gymnasium all take.
 Seed = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 #: Ports base+10 to base+11+2*32 lie below the web page's, base+80.
@@ -82,6 +84,10 @@ class PlayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bytes that one member may hold that no shard has acknowledged yet."""
     window_bundles: Count = 64
     """Bundles that one member may hold that no shard has acknowledged yet."""
+    eval_share: Share = 0.05
+    """The share of all steps that players spend on greedy episodes, for the curve and for `best`; 0 for none."""
+    eval_episodes: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 20
+    """Greedy episodes of each version that is evaluated, fewer while they are too dear; the same seeds each time."""
 
 
 class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

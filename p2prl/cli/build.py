@@ -59,16 +59,20 @@ def effective_experiment(flags: ExperimentFlags) -> Experiment:
     return lay_flags(base, flags)
 
 
-def resumed_experiment(flags: ExperimentFlags, results: Path) -> tuple[Path, Experiment]:
-    """The folder and the experiment of the run to go on with; flags are laid over what it was started with.
+def resumed_experiment(flags: ExperimentFlags, results: Path) -> tuple[Path, Path | None, Experiment]:
+    """The folder of the run to go on with, the checkpoint to go back to, if one is named, and the run's experiment.
 
-    Its stop conditions are not taken over: who resumes a run that reached them wants it to go on.
+    Flags are laid over what it was started with. Its stop conditions are not taken over: who resumes a run that reached
+    them wants it to go on.
 
     Raises:
         UsageError: there is no such run, or the flags ask for another environment or agent than it has.
     """
+    from p2prl.nodes import checkpoint
+
     wanted = find_experiment(flags.experiment).name if flags.experiment else None
-    folder = latest_run(results, wanted)
+    one = checkpoint.of_run(results)
+    folder = latest_run(results if one is None else one.parent.parent, wanted)
     base = msgspec.structs.replace(load_experiment(folder / EXPERIMENT_FILE), stop=StopConfig())
     asked_agent = None if flags.agent is None else with_agent(base, flags.agent).agent.name
     for flag, asked, has in (("--env", flags.env, base.env.id), ("--agent", asked_agent, base.agent.name)):
@@ -76,7 +80,7 @@ def resumed_experiment(flags: ExperimentFlags, results: Path) -> tuple[Path, Exp
             raise UsageError(f"{folder} was started with {flag} {has}; start a new run for {flag} {asked}")
     if flags.shards not in (None, base.shards):
         raise UsageError(f"{folder} keeps its sessions in {base.shards} shards; --shards cannot change that")
-    return folder, lay_flags(base, flags)
+    return folder, one, lay_flags(base, flags)
 
 
 def lay_flags(base: Experiment, flags: ExperimentFlags) -> Experiment:

@@ -1,4 +1,4 @@
-"""`p2prl eval`."""
+"""`p2prl eval` and `p2prl test`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from p2prl.cli.context import Json, Verbose
+from p2prl.errors import UsageError
 
 if TYPE_CHECKING:
     from p2prl.nodes.evaluate import EvalResult
 
 Progress = Callable[[int, int], None]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seeds the episodes.")]
 _INTERVAL_S = 0.25
 
 
@@ -34,21 +36,65 @@ def evaluate(
     record: Annotated[
         Path | None, typer.Option("--record", metavar="DIR", help="Write mp4 videos of the episodes here.")
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seeds the episodes.")] = 0,
+    video: Annotated[
+        bool, typer.Option("--video", help="Write them into the run's own folder, under videos/.")
+    ] = False,
+    csv: Annotated[
+        Path | None,
+        typer.Option(
+            "--csv", metavar="FILE", help="Write a row for each episode: its number, seed, return, length."
+        ),
+    ] = None,
+    seed: Seed = 0,
     json: Json = False,
     verbose_: Verbose = False,
 ) -> int:
     """Play without exploring, with a host's newest weights or a run's best ones, and tell the score."""
     from p2prl.cli.output import write_json, write_line
-    from p2prl.nodes.evaluate import evaluate_target
+    from p2prl.nodes.evaluate import check_csv, evaluate_target, write_csv
 
+    if video and record is not None:
+        raise UsageError("--video and --record name two places; give one of them")
+    if csv is not None:
+        check_csv(csv)
     with _progress() as progress:
-        result = evaluate_target(target, episodes, seed, record, progress)
+        result = evaluate_target(target, episodes, seed, record, progress, video)
+    if csv is not None:
+        write_csv(result, csv)
     if json:
         write_json(result_object(result))
     else:
         for line in result_lines(result):
             write_line(line)
+    return 0
+
+
+def watch(
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN_DIR", help="A run's folder, a folder of runs, or one checkpoint's folder."
+        ),
+    ] = Path("results"),
+    episodes: Annotated[
+        int, typer.Option("--episodes", "-n", metavar="EPISODES", min=1, help="How many episodes to play.")
+    ] = 5,
+    seed: Seed = 0,
+    no_render: Annotated[
+        bool, typer.Option("--no-render", help="Open no window, and play as fast as it goes.")
+    ] = False,
+    verbose_: Verbose = False,
+) -> int:
+    """Watch a run's best weights play without exploring; where there is no display, only the numbers come."""
+    from p2prl.cli.output import write_line
+    from p2prl.nodes.evaluate import watch_run
+
+    def took(episode: int, value: float, length: int) -> None:
+        write_line(f"episode {episode + 1}: return {value:.1f}, {length} steps")
+
+    result = watch_run(run, episodes, seed, not no_render, write_line, took)
+    for line in result_lines(result):
+        write_line(line)
     return 0
 
 
@@ -61,11 +107,14 @@ def result_object(result: EvalResult) -> dict[str, Any]:
         "agent": result.agent,
         "episodes": len(result.returns),
         "mean": result.mean,
+        "mean_low": result.low,
+        "mean_high": result.high,
         "std": result.std,
         "min": min(result.returns),
         "max": max(result.returns),
         "returns": list(result.returns),
         "lengths": list(result.lengths),
+        "seeds": list(result.seeds),
         "videos": [str(path) for path in result.videos],
     }
 
@@ -74,11 +123,12 @@ def result_lines(result: EvalResult) -> list[str]:
     """The result for people."""
     from p2prl.cli.output import safe
 
-    low, high = min(result.returns), max(result.returns)
-    spread = f"{result.mean:.1f} ± {result.std:.1f}   (min {low:.1f}, max {high:.1f})"
+    mean = f"{result.mean:.1f}   (95 % confidence: {result.low:.1f} to {result.high:.1f})"
+    spread = f"std {result.std:.1f}, min {min(result.returns):.1f}, max {max(result.returns):.1f}"
     weights = f"weights v{result.version} of {safe(result.source)}"
     lines = [
-        f"return  {spread}",
+        f"return  {mean}",
+        f"        {spread}",
         f"over    {len(result.returns)} episodes of {safe(result.env)}, "
         f"{sum(result.lengths) / len(result.lengths):.1f} steps on average",
         f"by      {safe(result.agent)}, {weights}",

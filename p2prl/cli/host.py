@@ -88,7 +88,9 @@ def host(
     results: Annotated[
         Path,
         typer.Option(
-            "--results", metavar="DIR", help="Where runs are kept; with --resume, also a run's own folder."
+            "--results",
+            metavar="DIR",
+            help="Where runs are kept; with --resume, also a run's own folder, or one checkpoint's to go back to.",
         ),
     ] = Path("results"),
     resume: Annotated[
@@ -172,8 +174,9 @@ def host(
         _nothing_to_prove(
             {"--code": code, "--code-uses": code_uses, "--code-ttl": code_ttl, "--approve": approve}
         )
+    back_to = None
     if resume:
-        results, effective = resumed_experiment(flags, results)
+        results, back_to, effective = resumed_experiment(flags, results)
         name = name or last_host_name(results)
     else:
         effective = effective_experiment(flags)
@@ -184,6 +187,7 @@ def host(
         players=players,
         results=results,
         resume=resume,
+        back_to=back_to,
         base_port=port,
         interfaces=tuple(interfaces or ()),
         open=open_,

@@ -10,7 +10,7 @@ import typer
 
 from p2prl import __version__
 from p2prl.cli.context import CliState, Verbose
-from p2prl.cli.evaluate import evaluate
+from p2prl.cli.evaluate import evaluate, watch
 from p2prl.cli.experiments import experiments
 from p2prl.cli.forget import forget
 from p2prl.cli.host import host
@@ -65,6 +65,7 @@ app.command("join", short_help="Join a run on this LAN and play for it.")(join)
 app.command("ls", short_help="List the hosts on this LAN.")(ls)
 app.command("status", short_help="Show how a run is doing.")(status)
 app.command("eval", short_help="Tell a run's score, without exploring.")(evaluate)
+app.command("test", short_help="Watch a run's best weights play.")(watch)
 app.command("nodes", short_help="List the nodes that your host knows.")(nodes)
 app.command("admit", short_help="Let a node in.")(admit)
 app.command("remove", short_help="Put a node out, and keep it out.")(remove)

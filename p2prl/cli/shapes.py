@@ -10,6 +10,7 @@ from p2prl.core.messages import Books, CodeNews, StatusReply
 from p2prl.nodes.report import HostStarted, HostStopped, Joined, Left, MemberStatus
 
 _BUNDLES = ("produced", "stored", "pending", "refused", "stale", "dropped", "duplicate")
+EVALUATION = ("eval_return_mean", "eval_return_low", "eval_return_high", "eval_version", "eval_episodes")
 
 
 def totals(status: StatusReply | None) -> dict[str, Any]:
@@ -19,12 +20,22 @@ def totals(status: StatusReply | None) -> dict[str, Any]:
         "updates_skipped", "weights_version", "lag_mean",
     )  # fmt: skip
     if status is None:
-        return dict.fromkeys((*names, "bundles", "nodes"))
+        return dict.fromkeys((*names, *EVALUATION, "bundles", "nodes"))
     return {
         **{name: getattr(status, name) for name in names},
+        **evaluation(status),
         "bundles": bundles(status.bundles),
         "nodes": sum(node.state != "gone" for node in status.nodes),
     }
+
+
+def evaluation(status: StatusReply) -> dict[str, Any]:
+    """What the last greedy episodes gave; each is null before the first."""
+    last = status.evaluation
+    if last is None:
+        return dict.fromkeys(EVALUATION)
+    values = (last.return_mean, last.return_low, last.return_high, last.version, last.episodes)
+    return dict(zip(EVALUATION, values, strict=True))
 
 
 def bundles(books: Books) -> dict[str, Any]:
@@ -137,6 +148,7 @@ def run_status(status: StatusReply) -> dict[str, Any]:
         "run": run,
         **totals(status),
         "trainer": trainer,
+        "evaluating": msgspec.to_builtins(status.evaluating),
         "refused_frames": dict(status.refused_frames),
         "warnings": list(status.warnings),
         "waiting_nodes": list(status.waiting_nodes),

@@ -10,7 +10,7 @@ import math
 
 import msgspec
 
-from p2prl.core.messages import Books, Heartbeat, Hello, PlayerReport
+from p2prl.core.messages import Books, EvalResult, Heartbeat, Hello, PlayerReport
 from p2prl.errors import RemoteProtocolError
 
 #: Players of one node.
@@ -39,6 +39,8 @@ def checked_hello(hello: Hello) -> Hello:
         _check_id(hello.continues)
     if not 0 <= hello.players <= MAX_PLAYERS:
         raise RemoteProtocolError("malformed", f"{hello.players} players in one node")
+    if not 0 <= hello.evaluators <= hello.players:
+        raise RemoteProtocolError("malformed", f"{hello.evaluators} of {hello.players} players evaluate")
     if not 0 <= hello.slots <= MAX_SLOTS:
         raise RemoteProtocolError("malformed", f"{hello.slots} environments in one player")
     ranks = {seat.rank for seat in hello.seats}
@@ -64,11 +66,24 @@ def checked_heartbeat(beat: Heartbeat) -> Heartbeat:
         raise RemoteProtocolError("not_finite", "steps_per_s is NaN or infinite")
     if len(beat.players) > MAX_PLAYERS:
         raise RemoteProtocolError("malformed", f"{len(beat.players)} players in one node")
+    if len(beat.evaluating) > MAX_PLAYERS:
+        raise RemoteProtocolError("malformed", f"{len(beat.evaluating)} evaluation jobs in one node")
+    _check_counts(*beat.evaluating.keys(), *beat.evaluating.values())
     failures = (player.failures for player in beat.players)
     _check_counts(beat.steps, beat.episodes, beat.weights_version + 1, beat.spooled, *failures)
     return msgspec.structs.replace(
         beat, reason=line(beat.reason), players=[_checked_player(report) for report in beat.players]
     )
+
+
+def checked_result(result: EvalResult) -> EvalResult:
+    """A member's EvalResult, its text cut; whether its episodes can be, core/evaluations.py says.
+
+    Raises:
+        RemoteProtocolError: `malformed`.
+    """
+    _check_counts(result.job, result.steps)
+    return msgspec.structs.replace(result, failure=line(result.failure))
 
 
 def check_books(books: Books) -> None:

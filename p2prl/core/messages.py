@@ -268,6 +268,7 @@ class WeightsHeader(Message, frozen=True, kw_only=True, tag="weights"):
         version: of these weights; grows with each publication and never goes back within a run.
         codec: names the payload's format, `lz4-named`.
         size_bytes: the payload's length.
+        candidate: the trainer keeps the state behind this version until it is evaluated.
     """
 
     run_id: str
@@ -275,6 +276,48 @@ class WeightsHeader(Message, frozen=True, kw_only=True, tag="weights"):
     codec: str
     size_bytes: int
     updates: int = 0
+    candidate: bool = False
+
+
+class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
+    """What greedy episodes with one version of the weights gave.
+
+    Attributes:
+        version: of the weights.
+        episodes: how many there were.
+        return_mean: of their returns.
+        return_low, return_high: the 95 % confidence interval of that mean, by bootstrap.
+        length_mean: of their lengths, in steps.
+        steps: the run's environment steps when that version was published.
+    """
+
+    version: int
+    episodes: int
+    return_mean: float
+    return_low: float
+    return_high: float
+    length_mean: float
+    steps: int
+
+
+class Evaluating(msgspec.Struct, frozen=True, kw_only=True):
+    """How evaluation stands.
+
+    Attributes:
+        version: of the weights that are evaluated now; -1 for none.
+        done: of its episodes, those that are played.
+        episodes: how many there are to be.
+        jobs: jobs under way.
+        steps: environment steps that evaluation took since this broker started.
+        refused: results that were not taken, by reason; `unknown_job` and `duplicate` are late ones.
+    """
+
+    version: int = -1
+    done: int = 0
+    episodes: int = 0
+    jobs: int = 0
+    steps: int = 0
+    refused: dict[str, int] = {}
 
 
 # --- control: ROUTER, members, trainers, shards and clients -> broker ----------------------------------------------
@@ -288,6 +331,7 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
         seats: those that it has already, from before the broker restarted.
         slots: environments of each of its players; 0 for as many as the run says.
         continues: the boot that began the books that go on in this boot's, because its spool was found; empty for none.
+        evaluators: how many of its players take evaluation jobs.
     """
 
     protocol: int
@@ -303,6 +347,7 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
     seats: list[Seat] = []
     slots: int = 0
     continues: str = ""
+    evaluators: int = 0
 
 
 class Heartbeat(Message, frozen=True, kw_only=True, tag="heartbeat"):
@@ -311,6 +356,7 @@ class Heartbeat(Message, frozen=True, kw_only=True, tag="heartbeat"):
     Attributes:
         players: one report per player.
         spooled: of the pending bundles, those on its disk.
+        evaluating: the evaluation jobs that are here, by number: environment steps of each so far.
     """
 
     boot_id: str
@@ -323,6 +369,24 @@ class Heartbeat(Message, frozen=True, kw_only=True, tag="heartbeat"):
     books: Books = Books()
     players: list[PlayerReport] = []
     spooled: int = 0
+    evaluating: dict[int, int] = {}
+
+
+class EvalResult(Message, frozen=True, kw_only=True, tag="eval_result"):
+    """member -> broker: an evaluation job is over.
+
+    Attributes:
+        episodes: (return, length in steps) of each, in order; empty if the job failed.
+        steps: environment steps that it took.
+        failure: why there is no result; else empty.
+        faulty: the job may be to blame for that: the environment or the agent raised, or its player died.
+    """
+
+    job: int
+    episodes: list[tuple[float, int]] = []
+    steps: int = 0
+    failure: str = ""
+    faulty: bool = False
 
 
 class Fault(Message, frozen=True, kw_only=True, tag="fault"):
@@ -559,12 +623,47 @@ class ShardList(Message, frozen=True, kw_only=True, tag="shard_list"):
 
 
 class RunProgress(Message, frozen=True, kw_only=True, tag="run_progress"):
-    """broker -> trainer, each 1 s: how well the policy plays, for the choice of the best checkpoint."""
+    """broker -> trainer, each 1 s: how well the policy plays, for the choice of the best checkpoint.
+
+    Attributes:
+        returns: the last episodes' returns, as the broker keeps them (core/episodes.py), for the checkpoints.
+        candidate_wanted: publish a version whose state you keep, until its evaluation comes.
+        evaluation: the last one.
+    """
 
     steps: int
     episodes: int
     return_mean: float | None
     return_episodes: int
+    returns: dict[str, list[float]] = {}
+    candidate_wanted: bool = False
+    evaluation: Evaluation | None = None
+
+
+class EvalJob(Message, frozen=True, kw_only=True, tag="eval_job"):
+    """broker -> member: play these episodes greedily with exactly these weights; the answer is an EvalResult.
+
+    A WeightsHeader frame and the payload frame follow. The member passes it on to a player, without the header.
+
+    Attributes:
+        job: a number that no other job has.
+        version: of the weights.
+        first: the first episode's number; with the run's seed it makes the episode's own seed.
+        episodes: how many, from `first` on.
+        max_length: an episode counts as ended after so many steps.
+    """
+
+    job: int
+    version: int
+    first: int
+    episodes: int
+    max_length: int
+
+
+class EvalDrop(Message, frozen=True, kw_only=True, tag="eval_drop"):
+    """broker -> member -> player: this evaluation job is not wanted any more."""
+
+    job: int
 
 
 class Current(Message, frozen=True, kw_only=True, tag="current"):
@@ -700,6 +799,9 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
         refused_by_host: what the host refused of this node, by reason, malformed frames included.
         spooled: of its pending bundles, those on its disk.
         standing: admitted, removed or quarantined.
+        return_mean: over the last 100 episodes of those of its slots that explore least of all in the run.
+        return_mean_all: over the last 100 episodes of all its slots.
+        levels: where its least and its most exploring slot stand on the exploration ladder; 0 explores least.
     """
 
     name: str
@@ -724,6 +826,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     faults: list[str] = []
     spooled: int = 0
     standing: Standing = "admitted"
+    return_mean_all: float | None = None
+    levels: tuple[float, float] = (0.0, 0.0)
 
 
 class StatusReply(Message, frozen=True, kw_only=True, tag="status_reply"):
@@ -741,6 +845,8 @@ class StatusReply(Message, frozen=True, kw_only=True, tag="status_reply"):
         waiting_nodes: names of nodes that proved the code and wait for the owner's word.
         return_mean: over the last 100 episodes of the least exploring slots; None before the first one.
         return_episodes: how many episodes that mean is over (at most 100).
+        evaluation: the last one, of greedy episodes; None before the first.
+        evaluating: how the next one stands.
         updates_skipped: as in TrainerReport.
     """
 
@@ -774,6 +880,8 @@ class StatusReply(Message, frozen=True, kw_only=True, tag="status_reply"):
     members_waiting: bool = False
     stopping: str = ""
     waiting_nodes: list[str] = []
+    evaluation: Evaluation | None = None
+    evaluating: Evaluating = Evaluating()
     updates_skipped: int = 0
 
 
@@ -920,6 +1028,23 @@ class PlayerDropped(Message, frozen=True, kw_only=True, tag="player_dropped"):
     episodes: int
 
 
+class PlayerEvaluated(Message, frozen=True, kw_only=True, tag="player_evaluated"):
+    """player -> member, each 0.5 s and at the end: how far an evaluation job is.
+
+    Attributes:
+        steps: environment steps so far.
+        over: there is nothing more to come of it.
+        episodes, failure: as in EvalResult, when it is over.
+    """
+
+    rank: int
+    job: int
+    steps: int
+    over: bool = False
+    episodes: list[tuple[float, int]] = []
+    failure: str = ""
+
+
 FailureKind = Literal["missing_package", "environment", "agent", "schema", "player"]
 
 
@@ -947,6 +1072,7 @@ EnrolMessage = EnrolAsk | EnrolCard | EnrolBegin | EnrolShare | EnrolProof | Enr
 ToBroker = (
     Hello
     | Heartbeat
+    | EvalResult
     | Fault
     | Goodbye
     | ShardReceipts
@@ -972,6 +1098,8 @@ FromBroker = (
     | ShardList
     | Current
     | RunProgress
+    | EvalJob
+    | EvalDrop
     | Stopping
     | StatusReply
     | WeightsHeader
@@ -982,5 +1110,5 @@ FromBroker = (
     | NodesReply
 )
 SampleMessage = SampleAsk | SampleReply | Priorities
-FromPlayer = PlayerHello | PlayerBundle | PlayerDropped | PlayerFailed
-ToPlayer = PlayerCredit | WeightsHeader
+FromPlayer = PlayerHello | PlayerBundle | PlayerDropped | PlayerFailed | PlayerEvaluated
+ToPlayer = PlayerCredit | WeightsHeader | EvalJob | EvalDrop

@@ -27,6 +27,7 @@ RIGHTS: dict[type[m.Message], frozenset[Role]] = {
     m.StatusAsk: _READERS,
     m.WeightsAsk: _READERS,
     m.Heartbeat: _MEMBER,
+    m.EvalResult: _MEMBER,
     m.Fault: _MEMBER,
     m.ShardReceipts: _SHARD,
     m.ShardReport: _SHARD,

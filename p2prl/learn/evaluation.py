@@ -1,8 +1,9 @@
-"""Playing greedily, to see what a policy is worth."""
+"""Playing greedily, to see what a policy is worth: all at once, or so many ticks at a time beside other work."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -10,13 +11,27 @@ import numpy as np
 
 from p2prl.core.spaces import EnvSpec, leaves
 from p2prl.learn.contracts import Actor, Array, State
-from p2prl.learn.environments import MakeEnv, failure, slot_seed, write, writers_of
+from p2prl.learn.environments import MakeEnv, check_shapes, failure, slot_seed, write, writers_of
 from p2prl.learn.spaces import for_env, join
 
 #: Takes an episode's index and one rendered frame, uint8 `[height, width, 3]`.
 TakeFrame = Callable[[int, Array], None]
+#: Takes an episode's index, return and length, as soon as it is over.
+TakeResult = Callable[[int, float, int], None]
 
 _SLOTS_AT_ONCE = 16
+#: Apart from what players' seeds are drawn from (nodes/player.py): no episode is one that was trained on.
+_DOMAIN = int.from_bytes(b"eval", "big")
+
+
+def episode_seed(seed: int, episode: int) -> int:
+    """What `reset(seed=)` of this episode of an evaluation is given: 31 bits."""
+    return slot_seed(seed, episode)
+
+
+def run_evaluation_seed(run_seed: int) -> int:
+    """The evaluation's seed for a run with this seed: the same for each version of its weights."""
+    return int(np.random.SeedSequence((run_seed, _DOMAIN)).generate_state(1)[0])
 
 
 def evaluate(
@@ -26,6 +41,8 @@ def evaluate(
     episodes: int,
     seed: int,
     frames: TakeFrame | None = None,
+    took: TakeResult | None = None,
+    slots: int = _SLOTS_AT_ONCE,
 ) -> list[tuple[float, int]]:
     """Play greedily, several episodes at a time.
 
@@ -33,49 +50,104 @@ def evaluate(
         episodes: how many; each has its own seed, so the same `seed` gives the same list.
         frames: takes each rendered frame. Needs environments made with `render_mode="rgb_array"`, which then play one
             episode after the other.
+        slots: episodes at a time.
 
     Returns:
         (return, length) per episode, in order.
 
     Raises:
-        EnvironmentFailed: an environment raised.
+        EnvironmentFailed: an environment raised, or gave a reward that is not finite.
     """
-    slots = 1 if frames else max(1, min(episodes, _SLOTS_AT_ONCE))
-    lanes = [_Lane(make_env(), spec, slot, seed, frames) for slot in range(slots)]
+    envs: list[gym.Env[Any, Any]] = []
     try:
-        return _evaluate(lanes, spec, actor, episodes)
+        envs.extend(make_env() for _ in range(1 if frames else max(1, min(episodes, slots))))
+        evaluation = Evaluation(envs, spec, actor, range(episodes), seed, frames=frames, took=took)
+        while evaluation.advance():
+            pass
+        return evaluation.results()
     finally:
-        for lane in lanes:
-            lane.env.close()
+        for env in envs:
+            env.close()
 
 
-def _evaluate(lanes: list[_Lane], spec: EnvSpec, actor: Actor, episodes: int) -> list[tuple[float, int]]:
-    waiting = iter(range(episodes))
-    results: dict[int, tuple[float, int]] = {}
-    slots = len(lanes)
-    rows = {
-        name: np.zeros((slots, *leaf.shape), leaf.dtype) for name, leaf in leaves(spec.observation, "obs")
-    }
-    writers = [(rows[name], read) for name, read in writers_of(spec.observation, "obs")]
-    state = actor.start(slots)
-    start = {name: values.copy() for name, values in state.items()}
-    to_env = for_env(lanes[0].env.action_space)
-    for lane in lanes:
-        write(writers, lane.slot, lane.begin(next(waiting, None)))
-    while any(lane.episode is not None for lane in lanes):
-        actions, state, _ = actor.act(join(spec.observation, "obs", rows), state, None)
-        native = to_env(actions)
-        for lane in lanes:
-            if lane.episode is None:
-                continue
-            obs = lane.step(native[lane.slot])
-            if lane.over:
-                results[lane.episode] = (lane.total, lane.length)
-                _put_back(state, start, lane.slot)
-                obs = lane.begin(next(waiting, None))
-            if obs is not None:
-                write(writers, lane.slot, obs)
-    return [results[episode] for episode in range(episodes)]
+class Evaluation:
+    """Greedy episodes, one tick of all its environments at each call of `advance`.
+
+    Args:
+        envs: played in; they stay the caller's. More of them than there are episodes are left alone.
+        episodes: numbers of the episodes to play; a number and `seed` make the episode's own seed.
+        max_length: an episode that has lasted so many steps counts as ended there; 0 for no limit.
+
+    Attributes:
+        steps: environment steps so far.
+        over: all episodes were played.
+
+    Raises:
+        EnvironmentFailed: from here and from `advance`: an environment raised, or gave a reward that is not finite.
+    """
+
+    def __init__(
+        self,
+        envs: Sequence[gym.Env[Any, Any]],
+        spec: EnvSpec,
+        actor: Actor,
+        episodes: Sequence[int],
+        seed: int,
+        *,
+        max_length: int = 0,
+        frames: TakeFrame | None = None,
+        took: TakeResult | None = None,
+    ) -> None:
+        self.steps, self.over = 0, False
+        self._spec, self._actor = spec, actor
+        self._episodes, self._waiting = list(episodes), iter(list(episodes))
+        self._results: dict[int, tuple[float, int]] = {}
+        self._took, self._max_length = took, max_length
+        envs = envs[: len(self._episodes)]
+        self._lanes = [_Lane(env, spec, slot, seed, frames) for slot, env in enumerate(envs)]
+        self._rows = {
+            name: np.zeros((len(envs), *leaf.shape), leaf.dtype)
+            for name, leaf in leaves(spec.observation, "obs")
+        }
+        self._writers = [(self._rows[name], read) for name, read in writers_of(spec.observation, "obs")]
+        self._state = actor.start(len(envs))
+        self._start = {name: values.copy() for name, values in self._state.items()}
+        self._to_env = for_env(envs[0].action_space)
+        for lane in self._lanes:
+            write(self._writers, lane.slot, lane.begin(next(self._waiting)))
+
+    def advance(self) -> bool:
+        """One step of each episode under way; False when all are over."""
+        if self.over:
+            return False
+        obs = join(self._spec.observation, "obs", self._rows)
+        actions, self._state, _ = self._actor.act(obs, self._state, None)
+        native = self._to_env(actions)
+        for lane in self._playing():
+            seen = lane.step(native[lane.slot])
+            self.steps += 1
+            if lane.over or lane.length == self._max_length:
+                seen = self._turn(lane)
+            if seen is not None:
+                write(self._writers, lane.slot, seen)
+        self.over = not any(self._playing())
+        return not self.over
+
+    def results(self) -> list[tuple[float, int]]:
+        """(return, length) of the episodes that are over, in their order."""
+        return [self._results[episode] for episode in self._episodes if episode in self._results]
+
+    def _playing(self) -> Iterator[_Lane]:
+        return (lane for lane in self._lanes if lane.episode is not None)
+
+    def _turn(self, lane: _Lane) -> Any:
+        """An episode is over; the first observation of the next one in its place, if there is one."""
+        assert lane.episode is not None
+        self._results[lane.episode] = (lane.total, lane.length)
+        if self._took is not None:
+            self._took(lane.episode, lane.total, lane.length)
+        _put_back(self._state, self._start, lane.slot)
+        return lane.begin(next(self._waiting, None))
 
 
 class _Lane:
@@ -88,22 +160,28 @@ class _Lane:
         self.episode: int | None = None
         self.total, self.length, self.over = 0.0, 0, False
         self._spec, self._seed, self._frames = spec, seed, frames
+        self._checked = False
 
     def begin(self, episode: int | None) -> Any:
         self.episode, self.total, self.length, self.over = episode, 0.0, 0, False
         if episode is None:
             return None
         try:
-            obs, _ = self.env.reset(seed=slot_seed(self._seed, episode))
+            obs, _ = self.env.reset(seed=episode_seed(self._seed, episode))
             self._show()
         except Exception as error:
             raise failure(self._spec.id, self.slot, "reset", error) from error
+        if not self._checked:
+            check_shapes(self._spec, obs, self.slot)
+            self._checked = True
         return obs
 
     def step(self, action: Any) -> Any:
         try:
             obs, reward, terminated, truncated, _ = self.env.step(action)
             self._show()
+            if not math.isfinite(float(reward)):
+                raise ValueError(f"the reward is {reward}")
         except Exception as error:
             raise failure(self._spec.id, self.slot, "step", error) from error
         self.total += float(reward)

@@ -125,8 +125,11 @@ class Rollout:
     def _is_float(self, name: str) -> bool:
         return np.dtype(self._layout[name][1]).kind == "f"
 
-    def collect(self) -> Bundle:
+    def collect(self, after_tick: Callable[[], None] | None = None) -> Bundle:
         """Play T ticks in every slot.
+
+        Args:
+            after_tick: called after each tick, for work that goes on beside play. It must not raise.
 
         Raises:
             EnvironmentFailed: an environment fails again and again; the rollout cannot go on.
@@ -137,6 +140,8 @@ class Rollout:
         episodes: list[tuple[float, int, float]] = []
         for tick in range(self._schema.ticks):
             self._tick(tick, columns, episodes)
+            if after_tick is not None:
+                after_tick()
         self._first = {name: columns[name][-1].copy() for name, _ in self._writers}
         if not self._watch.done:
             self._watch.see(columns, [name for name, _ in self._writers])

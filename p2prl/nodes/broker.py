@@ -26,6 +26,7 @@ from p2prl.net.zap import Rejected
 from p2prl.nodes import broker_file
 from p2prl.nodes.admissions import Admissions
 from p2prl.nodes.doorkeeper import full_refusal, protocol_refusal, warn_about_protocol
+from p2prl.nodes.eval_desk import EvalDesk
 from p2prl.nodes.files import DiskTrouble
 from p2prl.nodes.front_desk import FrontDesk
 from p2prl.nodes.member_desk import MemberDesk
@@ -83,6 +84,7 @@ class Broker:
         self._steps_at = (loop.now(), self.desk.steps)
         self.steps_per_s = 0.0
         self._saved_at, self._unsaved = -1e9, False
+        self.evaluation = EvalDesk(self, self._tell_trainer)
         self.save()
         self._listen()
 
@@ -108,6 +110,7 @@ class Broker:
             self.refuse,
             self._expel,
             self._announce_version,
+            self.evaluation.offered,
         )
         self.front = FrontDesk(self, at(base + 1))
         self.loop.on_readable(self.control, self._on_control)
@@ -117,6 +120,7 @@ class Broker:
         self._handlers: dict[type, Callable[[Received, Any], None]] = {
             m.Hello: self._hello,
             m.Heartbeat: self._heartbeat,
+            m.EvalResult: self._eval_result,
             m.Fault: self._fault,
             m.Goodbye: self._goodbye,
             m.ShardReceipts: self._shard_receipts,
@@ -273,6 +277,7 @@ class Broker:
         if peer is None:
             self.answer(received, m.HelloAgain(term=self.saved.term))
             return
+        self.evaluation.heartbeat(self.roster.members[key], peer.hello.evaluators, beat)
         peer.grant = self._grant()
         ack = m.HeartbeatAck(term=self.saved.term, weights_version=version, grant_ticks=peer.grant)
         self.answer(received, ack)
@@ -281,6 +286,9 @@ class Broker:
         misplaced = self.members.misplaced(key)
         if misplaced is not None:  # the new seats may have been lost with a connection
             self._reseat(misplaced)
+
+    def _eval_result(self, received: Received, result: m.EvalResult) -> None:
+        self.evaluation.result(received.user, result)
 
     def _fault(self, received: Received, fault: m.Fault) -> None:
         self.members.fault(received.user, fault)
@@ -304,6 +312,7 @@ class Broker:
         index = receipts.shard
         self.desk.counted(index, receipts.steps_total, receipts.inserted_ticks)
         self.episodes.ended(receipts.episodes)
+        self.evaluation.evaluations.played(length for _, length, _ in receipts.episodes)
         peer = self.members.receipts(receipts, self.loop.now())
         if peer is None or not receipts.verdicts:
             return  # nobody waits for these; a restarted broker's members send again
@@ -407,6 +416,7 @@ class Broker:
             log.warning("shard %d is silent; its work waits, new work goes to the others", index)
         if silent:
             self._announce_shards()
+        self.evaluation.ticked()
 
     def _each_second(self) -> None:
         now = self.loop.now()
@@ -414,20 +424,27 @@ class Broker:
         rate = (self.desk.steps - steps) / max(1e-6, now - then)
         self.steps_per_s = rate if self.steps_per_s == 0.0 else 0.5 * self.steps_per_s + 0.5 * rate
         self._steps_at = (now, self.desk.steps)
-        if self.trainer_route:
-            progress = m.RunProgress(
-                steps=self.desk.steps,
-                episodes=self.episodes.count,
-                return_mean=self.episodes.mean,
-                return_episodes=self.episodes.mean_count,
-            )
-            self.control.send([frames.encode(progress)], self.trainer_route)
+        self._tell_trainer()
         self.front.look()
         if not self.stopping:
             self.trainer_watch.look(self._view())
         self.members.fold(settled=now - self.started > _SETTLED_S)
         self.save(durable=True)
         self.weights.publish_held()
+
+    def _tell_trainer(self) -> None:
+        if not self.trainer_route:
+            return
+        progress = m.RunProgress(
+            steps=self.desk.steps,
+            episodes=self.episodes.count,
+            return_mean=self.episodes.mean,
+            return_episodes=self.episodes.mean_count,
+            returns=self.episodes.save(),
+            candidate_wanted=self.evaluation.wanted(),
+            evaluation=self.saved.evaluation,
+        )
+        self.control.send([frames.encode(progress)], self.trainer_route)
 
     # --- small things
 

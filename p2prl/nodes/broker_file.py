@@ -10,6 +10,7 @@ import msgspec
 
 from p2prl.core.invitations import CodeEntry
 from p2prl.core.ledger import Ledger
+from p2prl.core.messages import Evaluation
 from p2prl.nodes.files import write_atomically
 
 log = logging.getLogger("p2prl")
@@ -27,6 +28,7 @@ class Saved(msgspec.Struct):
         ledgers, names: by node key; nodes that are gone in the order in which they went.
         others, others_count: nodes that went long ago, together.
         episodes: EpisodeStats.save().
+        evaluation: the last one.
         quarantined: why, by node key.
         code: the join code with what is left of its limits; `code_session` says under which start of the host.
     """
@@ -40,6 +42,7 @@ class Saved(msgspec.Struct):
     others: Ledger = msgspec.field(default_factory=Ledger)
     others_count: int = 0
     episodes: dict[str, list[float]] = {}
+    evaluation: Evaluation | None = None
     quarantined: dict[str, str] = {}
     code: CodeEntry | None = None
     code_session: str = ""

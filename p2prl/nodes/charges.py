@@ -102,6 +102,8 @@ class Plan:
             code_ttl_s=self.options.code_ttl_s,
             approve=self.options.approve,
             addresses=_reachable(self.options),
+            eval_share=self.options.experiment.play.eval_share,
+            eval_episodes=self.options.experiment.play.eval_episodes,
         )
 
     def _shard_maker(self, index: int) -> Callable[[], ShardConfig]:
@@ -130,7 +132,7 @@ class Plan:
         return make
 
     def _trainer_config(self) -> TrainerConfig:
-        train = self.options.experiment.train
+        train, play = self.options.experiment.train, self.options.experiment.play
         return TrainerConfig(
             run=self.prepared.run,
             agent=self.options.experiment.agent.name,
@@ -144,6 +146,8 @@ class Plan:
             publish_interval_s=train.publish_interval_s,
             checkpoint_interval_s=train.checkpoint_interval_s,
             keep_checkpoints=train.keep_checkpoints,
+            eval_episodes=play.eval_episodes if play.eval_share > 0 else 0,
+            goal=self.options.experiment.stop.mean_return,
         )
 
     def _member_config(self) -> MemberConfig:

@@ -7,7 +7,8 @@ has no DONE, or another hash, is not a checkpoint: the newest good one is used i
 aside those that were passed over, as `.<name>.damaged`: they would outrank what it writes from then on.
 
 A folder cannot be replaced in one step: while a new `best` takes the place of the old one, that is `.best.old`. A
-reader takes it then for `best`, and the next trainer puts it back.
+reader takes it then for `best`, and the next trainer puts it back. `.best.evaluated` is the best evaluated one: it is
+kept while `best` is one that play's mean return was the reason for (core/best.py).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from safetensors.numpy import load_file, save_file
 
 from p2prl.errors import CorruptCheckpoint, P2prlError
 from p2prl.nodes.files import fsync_folder, write_atomically
+from p2prl.settings import EXPERIMENT_FILE
 
 log = logging.getLogger("p2prl")
 
@@ -35,6 +37,7 @@ _FILES = ("learner.safetensors", "weights.safetensors", "meta.json")
 BEST = "best"
 _PART, _OLD, _DAMAGED = ".part", ".old", ".damaged"
 _BEST_OLD = f".{BEST}{_OLD}"
+KEPT = f".{BEST}.evaluated"
 
 
 class Meta(msgspec.Struct, frozen=True):
@@ -42,7 +45,11 @@ class Meta(msgspec.Struct, frozen=True):
 
     Attributes:
         sampled: ticks taken so far: one a window, all those of a whole session.
+        inserted: ticks inserted so far, as far as the trainer knew.
         return_mean: mean return of the last `return_episodes` episodes of the least exploring slots, or None.
+        returns: the last episodes' returns (core/episodes.py), so that a run can go on from here.
+        eval_mean, eval_low, eval_high: of `eval_episodes` greedy episodes with these very weights, and the 95 %
+            confidence interval; None if they were not evaluated.
         skipped: updates that changed nothing, beside `updates`.
     """
 
@@ -54,6 +61,28 @@ class Meta(msgspec.Struct, frozen=True):
     return_mean: float | None = None
     return_episodes: int = 0
     skipped: int = 0
+    inserted: int = 0
+    returns: dict[str, list[float]] = {}
+    eval_mean: float | None = None
+    eval_low: float | None = None
+    eval_high: float | None = None
+    eval_episodes: int = 0
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """A state of the learner that may become a checkpoint."""
+
+    meta: Meta
+    learner: Mapping[str, npt.NDArray[Any]]
+    weights: Mapping[str, npt.NDArray[Any]]
+
+    def copy(self) -> Snapshot:
+        """One that later updates do not change: what a learner saves may be its own memory."""
+        learner, weights = (
+            {name: np.array(value) for name, value in arrays.items()}
+            for arrays in (self.learner, self.weights)
+        )
+        return Snapshot(self.meta, learner, weights)
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
@@ -65,11 +94,14 @@ class Checkpoint(msgspec.Struct, frozen=True):
     weights: dict[str, Any]
 
 
-def save(folder: Path, meta: Meta, learner: Arrays, weights: Arrays, *, name: str = "") -> Path:
+def save(
+    folder: Path, meta: Meta, learner: Arrays, weights: Arrays, *, name: str = "", keep_old: str = ""
+) -> Path:
     """Write a checkpoint under `folder`; returns its path.
 
     Args:
         name: instead of the name that sorts by updates; replaces one of the same name.
+        keep_old: the name under which the one that is replaced stays; empty if it goes.
 
     Raises:
         OSError: the disk is full or not writable; nothing half-written counts.
@@ -88,11 +120,29 @@ def save(folder: Path, meta: Meta, learner: Arrays, weights: Arrays, *, name: st
         shutil.rmtree(old, ignore_errors=True)
         final.rename(old)
         part.rename(final)
+        if keep_old:
+            shutil.rmtree(folder / keep_old, ignore_errors=True)
+            old.rename(folder / keep_old)
         shutil.rmtree(old, ignore_errors=True)
     else:
         part.rename(final)
     fsync_folder(folder)
     return final
+
+
+def restore_kept(folder: Path) -> None:
+    """`best` is the one that was kept again. Raises OSError."""
+    old = folder / _BEST_OLD
+    shutil.rmtree(old, ignore_errors=True)
+    (folder / BEST).rename(old)
+    (folder / KEPT).rename(folder / BEST)
+    shutil.rmtree(old, ignore_errors=True)
+    fsync_folder(folder)
+
+
+def drop_kept(folder: Path) -> None:
+    """The one that was kept is of no use any more."""
+    shutil.rmtree(folder / KEPT, ignore_errors=True)
 
 
 def _fill(part: Path, meta: Meta, learner: Arrays, weights: Arrays) -> None:
@@ -170,6 +220,13 @@ def candidates(folder: Path) -> list[Path]:
 
 def _is_best(path: Path) -> bool:
     return path.name in (BEST, _BEST_OLD)
+
+
+def of_run(path: Path) -> Path | None:
+    """The path made absolute, if it is the folder of one checkpoint of a run, finished or not; else None."""
+    there = path.absolute()
+    inside = there.is_dir() and there.parent.name == "checkpoints"
+    return there if inside and (there.parent.parent / EXPERIMENT_FILE).is_file() else None
 
 
 def load(path: Path) -> Checkpoint:

@@ -1,8 +1,12 @@
-"""`p2prl eval`: greedy play with a run's weights, from a live host or from the run's folder."""
+"""`p2prl eval` and `p2prl test`: greedy play with a run's weights, from a live host or from the run's folder."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import csv
+import io
+import os
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,8 +18,9 @@ import numpy as np
 from p2prl.core.spaces import EnvSpec
 from p2prl.errors import MissingPackage, P2prlError, UsageError
 from p2prl.learn.contracts import Actor, Array, Weights
-from p2prl.learn.evaluation import evaluate
+from p2prl.learn.evaluation import TakeResult, episode_seed, evaluate
 from p2prl.learn.spaces import env_spec
+from p2prl.learn.statistics import bootstrap_interval
 from p2prl.nodes import checkpoint
 from p2prl.nodes.client import open_client
 from p2prl.nodes.video import VideoFolder
@@ -33,7 +38,9 @@ class EvalResult:
     Attributes:
         source: where the weights came from, for people.
         version: the weights' version.
-        returns, lengths: one per episode, in order.
+        returns, lengths, seeds: one per episode, in order; a seed is what the environment's `reset` was given.
+        mean: of the returns; `low` and `high` are its 95 % confidence interval (learn/statistics.py).
+        std: the returns' standard deviation.
     """
 
     source: str
@@ -42,7 +49,10 @@ class EvalResult:
     agent: str
     returns: list[float]
     lengths: list[int]
+    seeds: list[int]
     mean: float
+    low: float
+    high: float
     std: float
     videos: list[Path] = field(default_factory=list)
 
@@ -56,10 +66,44 @@ class _Policy:
     agent_name: str
     settings: dict[str, Any]
     weights: Weights
+    #: Where a run's own videos of these weights go; None without a run's folder.
+    videos: Path | None = None
+
+    def make_env(self) -> Callable[..., gym.Env[Any, Any]]:
+        return make_env_factory(self.env_id, self.env_args)
+
+    def actor(self, spec: EnvSpec) -> Actor:
+        """With these weights."""
+        actor = make_agent(resolve_agent(self.agent_name), spec, self.settings).actor()
+        actor.load(self.weights)
+        return actor
+
+    def result(self, rows: list[tuple[float, int]], seed: int, videos: list[Path]) -> EvalResult:
+        returns = [value for value, _ in rows]
+        low, high = bootstrap_interval(returns, seed)
+        return EvalResult(
+            source=self.source,
+            version=self.version,
+            env=self.env_id,
+            agent=self.agent_name,
+            returns=returns,
+            lengths=[length for _, length in rows],
+            seeds=[episode_seed(seed, episode) for episode in range(len(rows))],
+            mean=float(np.mean(returns)),
+            low=low,
+            high=high,
+            std=float(np.std(returns)),
+            videos=videos,
+        )
 
 
 def evaluate_target(
-    target: str | None, episodes: int, seed: int, record: Path | None, progress: Callable[[int, int], None]
+    target: str | None,
+    episodes: int,
+    seed: int,
+    record: Path | None,
+    progress: Callable[[int, int], None],
+    video: bool = False,
 ) -> EvalResult:
     """Play `episodes` greedily.
 
@@ -67,32 +111,104 @@ def evaluate_target(
         target: a run's folder (or one checkpoint's), a host's name or address; None for the host on this LAN.
         record: a folder for one mp4 per episode, or None.
         progress: gets (episodes begun, episodes in all).
+        video: record into the run's own folder, `videos/CHECKPOINT/`.
 
     Raises:
         P2prlError: no such run or host, no weights yet, or something is not installed.
     """
     policy = _from_folder(Path(target)) if target and Path(target).is_dir() else _from_host(target)
-    make_env = make_env_factory(policy.env_id, policy.env_args)
+    if video:
+        if policy.videos is None:
+            raise UsageError("--video writes into a run's folder: name one, or say --record DIR")
+        record = policy.videos
+    make_env = policy.make_env()
     spec = _spec_of(make_env, policy.env_id)
-    actor = make_agent(resolve_agent(policy.agent_name), spec, policy.settings).actor()
-    actor.load(policy.weights)
+    actor = policy.actor(spec)
     if record is None:
         rows = _play(make_env, spec, actor, episodes, seed, progress)
         videos: list[Path] = []
     else:
         rows, videos = _play_and_record(make_env, spec, actor, episodes, seed, record, progress)
-    returns = [value for value, _ in rows]
-    return EvalResult(
-        source=policy.source,
-        version=policy.version,
-        env=policy.env_id,
-        agent=policy.agent_name,
-        returns=returns,
-        lengths=[length for _, length in rows],
-        mean=float(np.mean(returns)),
-        std=float(np.std(returns)),
-        videos=videos,
+    return policy.result(rows, seed, videos)
+
+
+def check_csv(path: Path) -> None:
+    """Raises UsageError if no file can be written there: better before the episodes than after them."""
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise UsageError(f"--csv {path}: name a file in a folder that exists")
+
+
+def write_csv(result: EvalResult, path: Path) -> None:
+    """One row per episode: its number, its seed, return and length.
+
+    Raises:
+        P2prlError: the file cannot be written.
+    """
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("episode", "seed", "return", "length"))
+    writer.writerows(
+        zip(range(len(result.returns)), result.seeds, result.returns, result.lengths, strict=True)
     )
+    try:
+        path.write_text(text.getvalue(), encoding="utf-8", newline="")
+    except OSError as error:
+        raise P2prlError(f"cannot write {path}: {error.strerror}") from error
+
+
+# --- p2prl test -------------------------------------------------------------------------------------------------
+
+
+def watch_run(
+    folder: Path, episodes: int, seed: int, render: bool, say: Callable[[str], None], took: TakeResult
+) -> EvalResult:
+    """Play a run's best weights greedily, one episode after the other, on the screen where there is one.
+
+    Args:
+        folder: a folder of runs, a run's, or one checkpoint's.
+        say: gets one line about how it is shown, before the first episode.
+        took: gets each episode's index, return and length, when it is over.
+
+    Raises:
+        P2prlError: there is no such run or checkpoint, or something is not installed.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is not a folder: name a run's folder, or the folder that holds runs")
+    policy = _from_folder(folder)
+    make_env = policy.make_env()
+    spec = _spec_of(make_env, policy.env_id)
+    env, why_not = _shown(make_env, spec.id) if render else (None, "not shown, as asked")
+    say(why_not or f"showing {spec.id}")
+    make_one = make_env if env is None else lambda: env
+    rows = evaluate(make_one, spec, policy.actor(spec), episodes, seed, took=took, slots=1)
+    return policy.result(rows, seed, [])
+
+
+def has_display(platform: str = sys.platform, environ: Mapping[str, str] = os.environ) -> bool:
+    """True if a window can be expected to open here."""
+    if platform in ("win32", "darwin"):
+        return True
+    return bool(environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY"))
+
+
+def _shown(make_env: Callable[..., gym.Env[Any, Any]], env_id: str) -> tuple[gym.Env[Any, Any] | None, str]:
+    """An environment with a window; or None, and for people why there is none."""
+    if not has_display():
+        return None, "not shown: there is no display here (p2prl eval --record DIR makes videos)"
+    plain = _made(make_env, env_id)
+    modes = plain.metadata.get("render_modes", ())
+    plain.close()
+    if "human" not in modes:
+        return None, f"not shown: {env_id} cannot draw itself on a screen"
+    try:
+        env = make_env(render_mode="human")
+        env.reset(seed=0)
+    except Exception as error:  # noqa: BLE001 - a window system may refuse in any way; the numbers come all the same
+        return None, f"not shown: {env_id} cannot open a window: {' '.join(str(error).split())}"
+    return env, ""
+
+
+# --- inside -----------------------------------------------------------------------------------------------------
 
 
 def _play(
@@ -154,9 +270,10 @@ def _made(make_env: Callable[..., gym.Env[Any, Any]], env_id: str) -> gym.Env[An
 
 def _from_folder(folder: Path) -> _Policy:
     chosen: checkpoint.Checkpoint
-    if (folder / "DONE").exists():
-        chosen = checkpoint.load(folder)
-        run = folder.resolve().parent.parent
+    one = checkpoint.of_run(folder)
+    if one is not None:
+        chosen = checkpoint.load(one)
+        run = one.parent.parent
     else:
         run = latest_run(folder)
         chosen = checkpoint.require(run / "checkpoints", prefer_best=True)
@@ -173,6 +290,7 @@ def _from_folder(folder: Path) -> _Policy:
         agent_name=experiment.agent.name,
         settings=dict(experiment.agent.settings),
         weights=chosen.weights,
+        videos=run / "videos" / chosen.path.name,
     )
 
 

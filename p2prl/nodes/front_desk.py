@@ -183,6 +183,7 @@ class FrontDesk:
             refusal = barred_refusal(self._list.standing(key), self._list.reason(key), broker.host_name)
             broker.control.send([frames.encode(refusal)], peer.route)
             broker.members.put_out(key, refusal.reason, broker.loop.now())
+        broker.evaluation.put_out(key)
         broker.regrant()
 
 

@@ -27,6 +27,7 @@ from p2prl.nodes.process import ChildEvent
 from p2prl.nodes.pulse import Pulse
 from p2prl.nodes.recorder import Recorder
 from p2prl.nodes.report import OPEN_WARNING, HostReporter, HostStarted, HostStopped
+from p2prl.nodes.rewind import WentBack, go_back_if_asked
 from p2prl.nodes.signals import end_on_signals
 from p2prl.nodes.supervisor import Charge, GivenUp, Supervisor
 
@@ -59,12 +60,20 @@ class Host:
         signalled: set by a signal's handler, which may come in the middle of anything; looked at on the loop.
     """
 
-    def __init__(self, options: HostOptions, reporter: HostReporter, prepared: Prepared) -> None:
+    def __init__(
+        self,
+        options: HostOptions,
+        reporter: HostReporter,
+        prepared: Prepared,
+        went_back: WentBack | None = None,
+    ) -> None:
         self.options = options
         self.reporter = reporter
         self.prepared = prepared
         self.loop = Loop()
-        self.recorder = Recorder(prepared.folder)
+        self.recorder = Recorder(prepared.folder, went_back.steps if went_back is not None else None)
+        if went_back is not None:
+            self.say("info", "host", went_back.text())
         self.claim = self._first_claim()
         self.plan = Plan(options, prepared, self.claim.base)
         self.supervisor = Supervisor(
@@ -444,5 +453,6 @@ def run_host(options: HostOptions, reporter: HostReporter) -> int:
         prepared = prepare(options.experiment, options.results, options.resume)
         if not options.resume:
             locks.enter_context(run_lock(prepared.folder))
-        host = Host(options, reporter, prepared)
+        went_back = go_back_if_asked(options, prepared)
+        host = Host(options, reporter, prepared, went_back)
         return host.run()

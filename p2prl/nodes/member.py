@@ -32,6 +32,7 @@ from p2prl.nodes.outgoing import Outgoing
 from p2prl.nodes.players import Players
 from p2prl.nodes.process import emit, run_child
 from p2prl.nodes.report import Joined, Left, MemberReporter, MemberStatus
+from p2prl.nodes.volunteer import Volunteer
 from p2prl.nodes.wiring import MemberConfig, PlayerConfig
 from p2prl.wire import frames
 
@@ -58,8 +59,7 @@ class Member:
         self.reporter = reporter
         self.welcome: m.Welcome | None = None
         self._subscription: tuple[int, Socket] | None = None
-        self._rate = (loop.now(), 0)
-        self.steps_per_s = 0.0
+        self._rate, self.steps_per_s = (loop.now(), 0), 0.0
         #: When a player last moved; None before the first time.
         self._moved_at: float | None = None
         #: Of the last welcome that was reported.
@@ -80,8 +80,10 @@ class Member:
             lambda: self.outgoing.room,
             self._on_dropped,
             self._on_failure,
+            lambda said, faulty: self.volunteer.evaluated(said, faulty),
             reporter.log,
         )
+        self.volunteer = Volunteer(self.players, lambda message: self.control.send(message))
         self.outgoing = Outgoing(
             config,
             loop,
@@ -119,6 +121,7 @@ class Member:
             seats=self._seats,
             slots=self.config.envs,
             continues=self.outgoing.continues,
+            evaluators=self.config.players,
         )
 
     def _on_control(self, message: m.Message, bulk: list[Frame]) -> None:
@@ -135,6 +138,10 @@ class Member:
             self.outgoing.shards(message.term, message.shards)
         elif isinstance(message, m.WeightsHeader):
             self._on_weights(message, bulk)
+        elif isinstance(message, m.EvalJob):
+            self.volunteer.job(message, bulk)
+        elif isinstance(message, m.EvalDrop):
+            self.volunteer.drop(message)
         elif isinstance(message, m.Stopping):
             self._finish("stopped", message.reason)
 
@@ -183,6 +190,7 @@ class Member:
 
     def _forget_run(self) -> None:
         """The host began another run: what was played for the old one is of no use to it. Introduce ourselves anew."""
+        self.volunteer.forget()
         self.players.stop()
         kept, lost = self.outgoing.forget_run()
         text = f"the host began another run; {lost} bundles of the old one were dropped"
@@ -288,6 +296,7 @@ class Member:
                 books=self.outgoing.books(),
                 players=self.players.reports(),
                 spooled=self.outgoing.spool.count,
+                evaluating=dict(self.volunteer.under_way),
             )
         )
 
@@ -420,6 +429,7 @@ class Member:
 
     def close(self) -> None:
         """End the players, keep what has no receipt, say goodbye, close the sockets."""
+        self.volunteer.forget()
         self.players.stop()
         self.outgoing.close()
         if self.left.reason == "signal" and self.control.welcomed and self.control.silent_s() < _PRESENT_S:

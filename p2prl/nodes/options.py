@@ -29,6 +29,7 @@ class HostOptions:
         players: own player processes; None for cores - 1, at least 1; 0 for none.
         results: the folder that holds runs (`results/`), or with `resume` a run's folder.
         resume: go on with the run in `results` (or the latest run there).
+        back_to: the checkpoint to go on from, one of that run's; None for the last.
         base_port: where the block of ports begins, an error if one is taken; None for the default or the next free.
         interfaces: names of the interfaces to listen on and advertise; empty for the chosen ones.
         advertise: False to stay off mDNS (tests).
@@ -44,6 +45,7 @@ class HostOptions:
     players: int | None = None
     results: Path = Path("results")
     resume: bool = False
+    back_to: Path | None = None
     base_port: int | None = None
     interfaces: Sequence[str] = ()
     advertise: bool = True

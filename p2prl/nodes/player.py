@@ -15,10 +15,12 @@ from p2prl.core import messages as m
 from p2prl.errors import MissingPackage, P2prlError, RemoteProtocolError, UsageError
 from p2prl.learn.contracts import Actor, Agent
 from p2prl.learn.environments import EnvironmentFailed
+from p2prl.learn.evaluation import run_evaluation_seed
 from p2prl.learn.rollout import Bundle, Rollout
 from p2prl.learn.spaces import agent_schema, env_spec
 from p2prl.net.loop import Loop
 from p2prl.net.sockets import Limits, Network
+from p2prl.nodes.evaluator import Evaluator
 from p2prl.nodes.process import run_child
 from p2prl.nodes.wiring import PlayerConfig
 from p2prl.registry import is_file_agent, make_agent, make_env_factory, resolve_agent, source_hash
@@ -98,6 +100,16 @@ class Player:
             rank=self.rank,
             seed=int(sequence.generate_state(1)[0]),
         )
+        self.evaluator = Evaluator(
+            self.rank,
+            make_env,
+            spec,
+            agent.actor,
+            run_evaluation_seed(run.seed),
+            config.slots,
+            lambda message: self.socket.send([frames.encode(message)]),
+            self.loop.now,
+        )
         hello = m.PlayerHello(
             rank=self.rank, env_hash=source_hash(make_env.source), agent_hash=source_hash(cls)
         )
@@ -129,6 +141,10 @@ class Player:
             if isinstance(message, m.PlayerCredit):
                 self.taken = message.serial
                 self.credit = min(message.credit, self._most_credit)
+            elif isinstance(message, m.EvalJob):
+                self.evaluator.take(message, received.frames[1])
+            elif isinstance(message, m.EvalDrop):
+                self.evaluator.drop(message.job)
             elif message.version > self.version:
                 newest = (message.version, received.frames[1])
         if newest is not None:
@@ -141,16 +157,15 @@ class Player:
 
     def _work(self) -> bool:
         """Play one bundle if there is anything to play with and room for it; True to be called again at once."""
-        if self.version < 0:
-            return False
-        if self.run.when_full == "wait" and (self.backlog or (self.run.fresh and not self._has_credit())):
-            return False  # credit will come as a message
+        blocked = self.backlog or (self.run.fresh and not self._has_credit())
+        if self.version < 0 or (self.run.when_full == "wait" and blocked):
+            return self.evaluator.turn()  # weights or credit will come as a message
         self._hand_over(self._play())
         return True
 
     def _play(self) -> Bundle:
         try:
-            return self.rollout.collect()
+            return self.rollout.collect(self.evaluator.tick if self.evaluator.busy else None)
         except P2prlError:
             raise
         except Exception as error:

@@ -51,6 +51,8 @@ class _Slot:
     reason: str = "starting"
     #: How often its player ended by itself since it last was sound.
     deaths: int = 0
+    #: The evaluation job that it has; None for none.
+    job: int | None = None
     #: When this player's first bundle came; None before.
     played_from: float | None = None
     #: Failures of environments: of all players that sat here, and of this one.
@@ -69,6 +71,8 @@ class Players:
         room: says whether the window takes more; without, players get no credit.
         dropped: gets what a player dropped because the window was full.
         failed: gets each failure that a player reports, or that it died of.
+        evaluated: gets what players say of evaluation jobs, in the name of those that ended with one, too; and whether
+            a failure may be the job's fault.
         say: gets (level, source, text) for people.
     """
 
@@ -81,11 +85,13 @@ class Players:
         room: Callable[[], bool],
         dropped: Callable[[m.PlayerDropped], None],
         failed: Callable[[m.PlayerFailed], None],
+        evaluated: Callable[[m.PlayerEvaluated, bool], None],
         say: Callable[[str, str, str], None],
     ) -> None:
         self._loop = loop
         self._make_config = make_config
         self._took, self._room, self._dropped, self._failed, self._say = took, room, dropped, failed, say
+        self._evaluated = evaluated
         self._slots: dict[int, _Slot] = {}
         self.sync = WeightSync()
         self._weights: list[Frame] = []
@@ -146,6 +152,23 @@ class Players:
             self._weights = parts
             self._send_weights()
 
+    def evaluate(self, job: m.EvalJob, payload: Frame) -> bool:
+        """Give an evaluation job to a player that has none; False if there is none."""
+        free = [slot for slot in self._slots.values() if slot.ready and slot.route and slot.job is None]
+        if not free:
+            return False
+        # Who explores most: the least exploring slots are the run's own measure.
+        slot = max(free, key=lambda one: one.seat.rank)
+        slot.job = job.job
+        return self._send(slot, [frames.encode(job), payload])
+
+    def drop_job(self, job: int) -> None:
+        """An evaluation job is not wanted any more."""
+        for slot in self._slots.values():
+            if slot.job == job:
+                slot.job = None
+                self._send(slot, [frames.encode(m.EvalDrop(job=job))])
+
     def give_credit(self) -> None:
         """The window may have room again."""
         for slot in self._slots.values():
@@ -160,6 +183,7 @@ class Players:
         for index, slot in self._slots.items():
             self.sync.player_left(index)
             self._drain(slot, index)
+            self._lose_job(slot, died=False)
         self._slots.clear()
 
     def close(self) -> None:
@@ -212,6 +236,8 @@ class Players:
             elif isinstance(message, m.PlayerDropped):
                 slot.steps += message.steps
                 self._dropped(message)
+            elif isinstance(message, m.PlayerEvaluated):
+                self._evaluation(slot, message)
             else:
                 self._failure(slot, message)
         self._send_weights()
@@ -255,6 +281,25 @@ class Players:
                 )
         slot.own_failures = bundle.failures
 
+    def _evaluation(self, slot: _Slot, said: m.PlayerEvaluated) -> None:
+        if said.job != slot.job:
+            return  # it was dropped meanwhile
+        if said.over:
+            slot.job = None
+        if said.failure:
+            self._say("warning", f"player {slot.seat.rank}", said.failure)
+        self._evaluated(said, bool(said.failure))
+
+    def _lose_job(self, slot: _Slot, died: bool) -> None:
+        """The player ended; whoever waits for its job is told."""
+        if slot.job is None:
+            return
+        lost, slot.job = slot.job, None
+        said = m.PlayerEvaluated(
+            rank=slot.seat.rank, job=lost, steps=0, over=True, failure="its player ended"
+        )
+        self._evaluated(said, died)
+
     def _failure(self, slot: _Slot, failure: m.PlayerFailed) -> None:
         slot.reason = slot.failed = failure.text
         if failure.kind == "environment":
@@ -267,9 +312,8 @@ class Players:
         for index in self.sync.to_send():
             self._send(self._slots[index], self._weights)
 
-    def _send(self, slot: _Slot, parts: list[Frame]) -> None:
-        if slot.route:
-            self._socket.send(parts, slot.route)
+    def _send(self, slot: _Slot, parts: list[Frame]) -> bool:
+        return bool(slot.route) and self._socket.send(parts, slot.route)
 
     def _watch(self) -> None:
         now = self._loop.now()
@@ -302,6 +346,7 @@ class Players:
         slot.child.wait(0.0)
         slot.child = None
         slot.ready, slot.route = False, b""
+        self._lose_job(slot, died=True)
         if now - slot.started_at >= _SOUND_S:
             slot.deaths = 0
         slot.deaths += 1

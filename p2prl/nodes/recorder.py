@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from p2prl.core.messages import NodeStatus, StatusReply
+from p2prl.core.messages import Evaluation, NodeStatus, StatusReply
 
 if TYPE_CHECKING:
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
@@ -24,9 +24,13 @@ _SCALARS_EVERY_S = 2.0
 
 
 class Recorder:
-    """Appends to the run's files; each line is complete or absent."""
+    """Appends to the run's files; each line is complete or absent.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        back_to: the steps at which the run goes on, if it was set back: TensorBoard leaves out what came after them.
+    """
+
+    def __init__(self, folder: Path, back_to: int | None = None) -> None:
         self._folder = folder
         self._progress = (folder / "progress.jsonl").open("ab", buffering=0)
         self._nodes = (folder / "nodes.jsonl").open("ab", buffering=0)
@@ -35,7 +39,11 @@ class Recorder:
         #: The last rows of nodes that are gone, by key.
         self._gone: dict[str, dict[str, object]] = {}
         self._failed = False
+        #: The last evaluation that is in TensorBoard.
+        self._evaluated: Evaluation | None = None
         self._board = _open_board(folder / "tensorboard")
+        if self._board is not None and back_to is not None:
+            _restart(self._board, back_to)
 
     @property
     def has_board(self) -> bool:
@@ -80,11 +88,18 @@ class Recorder:
         self._gone = gone
 
     def _write_scalars(self, board: EventFileWriter, status: StatusReply) -> None:
+        self._add(board, scalars(status), status.steps)
+        evaluation = status.evaluation
+        if evaluation is not None and evaluation != self._evaluated:
+            self._evaluated = evaluation
+            self._add(board, evaluation_scalars(evaluation), evaluation.steps)
+
+    def _add(self, board: EventFileWriter, values: dict[str, float], steps: int) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars(status).items()]
-        event = Event(wall_time=time.time(), step=status.steps, summary=Summary(value=values))
+        rows = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+        event = Event(wall_time=time.time(), step=steps, summary=Summary(value=rows))
         try:
             board.add_event(event)
         except OSError as error:
@@ -112,13 +127,17 @@ def _node_row(node: NodeStatus) -> dict[str, object]:
         "steps": node.steps,
         "episodes": node.episodes,
         "return_mean": node.return_mean,
+        "return_mean_all": node.return_mean_all,
+        "levels": node.levels,
         "weights_version": node.weights_version,
+        "lag": node.lag,
         "bundles": msgspec.to_builtins(node.bundles),
     }
 
 
 def progress_row(status: StatusReply) -> dict[str, object]:
     """The figures of design section 10's `progress`, as plain values."""
+    evaluation = status.evaluation
     return {
         "time": time.time(),
         "steps": status.steps,
@@ -126,6 +145,9 @@ def progress_row(status: StatusReply) -> dict[str, object]:
         "episodes": status.episodes,
         "return_mean": status.return_mean,
         "return_mean_all": status.return_mean_all,
+        "eval_return_mean": evaluation.return_mean if evaluation is not None else None,
+        "eval_version": evaluation.version if evaluation is not None else None,
+        "eval_episodes": evaluation.episodes if evaluation is not None else None,
         "updates": status.updates,
         "updates_skipped": status.updates_skipped,
         "weights_version": status.weights_version,
@@ -161,6 +183,16 @@ def scalars(status: StatusReply) -> dict[str, float]:
     return values
 
 
+def evaluation_scalars(evaluation: Evaluation) -> dict[str, float]:
+    """Of greedy episodes, over the environment steps at which their weights were published."""
+    return {
+        "eval/return_mean": evaluation.return_mean,
+        "eval/return_low": evaluation.return_low,
+        "eval/return_high": evaluation.return_high,
+        "eval/length_mean": evaluation.length_mean,
+    }
+
+
 def _open_board(folder: Path) -> EventFileWriter | None:
     if importlib.util.find_spec("tensorboard") is None:
         return None
@@ -168,6 +200,14 @@ def _open_board(folder: Path) -> EventFileWriter | None:
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
     return EventFileWriter(str(folder), flush_secs=5)
+
+
+def _restart(board: EventFileWriter, steps: int) -> None:
+    from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+
+    # TensorBoard drops points that lie beyond the first step of a restart.
+    log_start = SessionLog(status=SessionLog.START)
+    board.add_event(Event(wall_time=time.time(), step=steps + 1, session_log=log_start))
 
 
 def _line(row: dict[str, object]) -> bytes:

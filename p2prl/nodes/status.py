@@ -70,6 +70,8 @@ def build_status(view: StatusView) -> m.StatusReply:
         stopping=broker.stopping,
         open=broker.config.open,
         waiting_nodes=broker.admissions.waiting(),
+        evaluation=broker.saved.evaluation,
+        evaluating=broker.evaluation.state(),
         updates_skipped=broker.trainer.updates_skipped,
     )
 
@@ -164,6 +166,8 @@ def _node_row(view: StatusView, member: Member) -> m.NodeStatus:
         faults=list(peer.faults),
         spooled=beat.spooled if beat else 0,
         standing=broker.admissions.standing(member.key) if not peer.hello.own else "admitted",
+        return_mean_all=peer.stats.mean_all,
+        levels=member.levels,
     )
 
 

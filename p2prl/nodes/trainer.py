@@ -13,15 +13,16 @@ import numpy as np
 
 from p2prl import __version__
 from p2prl.core import messages as m
-from p2prl.core.episodes import WINDOW
 from p2prl.core.standstill import Standstill
 from p2prl.errors import LearningFailed, MissingPackage, P2prlError, RemoteProtocolError, UsageError
 from p2prl.learn.contracts import Array, Batch, Learner
-from p2prl.learn.sampling import Sampler, columns_from_frames
+from p2prl.learn.samples import columns_from_frames
+from p2prl.learn.sampling import Sampler
 from p2prl.net.addresses import endpoint
 from p2prl.net.loop import Loop
 from p2prl.net.sockets import Frame, Limits, Network, Socket
 from p2prl.nodes import checkpoint
+from p2prl.nodes.best import BestKeeper
 from p2prl.nodes.control import ControlLine
 from p2prl.nodes.device import choose_device
 from p2prl.nodes.files import DiskTrouble
@@ -41,9 +42,6 @@ _SAMPLE_LIMITS = Limits(message_bytes=1_000_000_000, send_messages=100, receive_
 _PUBLISH_LIMITS = Limits(message_bytes=1_000, send_messages=2, receive_messages=1)
 #: Metrics are means over the last so many values.
 _METRIC_WINDOW = 100
-_BEST_INTERVAL_S = 2.0
-#: Fewer episodes are luck.
-_BEST_MIN_EPISODES = WINDOW
 
 
 class Trainer:
@@ -59,13 +57,12 @@ class Trainer:
         self.version = -1
         self.updates = 0
         self.progress = m.RunProgress(steps=0, episodes=0, return_mean=None, return_episodes=0)
-        self.best: float | None = None
+        self.keeper = BestKeeper(self.folder, config.eval_episodes, config.goal, self._write)
         self._sampled_before = 0
         self._unpublished = False
         self._published_at = -1e9
         self._saved_updates = -1
         self._disk = DiskTrouble("checkpoints")
-        self._best_at = -1e9
         self._term = -1
         self.guard = Guard(self.folder)
         self.standstill = Standstill(loop.now())
@@ -119,7 +116,7 @@ class Trainer:
             self.version, self.updates = last.meta.version, last.meta.updates
             self._sampled_before, self.guard.skipped = last.meta.sampled, last.meta.skipped
             self._saved_updates = self.updates
-            self.best = self._best_return()
+            self.keeper.resume()
             log.info("resumed from %s: %d updates, weights version %d", last.path, self.updates, self.version)
         self.sampler = Sampler(
             config.run.schema, config.replay, config.run.seed + self.updates, self._sampled_before
@@ -128,12 +125,6 @@ class Trainer:
         self.loop.every(config.checkpoint_interval_s, self.save)
         self.loop.when_idle(self._work)
         emit("ready", device=self.device, updates=self.updates, version=self.version)
-
-    def _best_return(self) -> float | None:
-        try:
-            return checkpoint.load(self.folder / checkpoint.BEST).meta.return_mean
-        except P2prlError:
-            return None  # none yet, or damaged: the next good one replaces it
 
     def _hello(self) -> m.Hello:
         return m.Hello(
@@ -154,9 +145,10 @@ class Trainer:
             self._connect(message.shards)
         elif isinstance(message, m.RunProgress):
             self.progress = message
-            self._maybe_best()
+            if self.learner is not None:
+                self.keeper.heard(message, self.loop.now(), self._snapshot)
         elif isinstance(message, m.Stopping) and message.reason == "return" and self.learner is not None:
-            self._write(self.learner, checkpoint.BEST)  # what reached the goal is what `eval` shall show
+            self.keeper.goal_reached(self._snapshot)
 
     def _on_refusal(self, refusal: m.Refusal) -> None:
         raise P2prlError(f"the broker refused its own trainer: {refusal.text}")
@@ -236,25 +228,28 @@ class Trainer:
 
     def _publish_if_due(self, now: bool = False) -> None:
         due = self.loop.now() - self._published_at >= self.config.publish_interval_s
-        if now or (self._unpublished and due):
+        if now or (due and (self._unpublished or self.keeper.overdue)):
             self._publish()
 
     def _publish(self) -> None:
         if self.learner is None or not self.control.welcomed:
             return
         payload = encode_weights(self.guard.weights(self.learner.weights()))
+        changed, candidate = self._unpublished, self.keeper.wanted
         header = m.WeightsHeader(
             run_id=self.config.run.run_id,
             version=self.version + 1,
             codec=CODEC,
             size_bytes=len(payload),
             updates=self.updates,
+            candidate=candidate,
         )
         # Never waits for the broker: while its socket is full, these are skipped, and the newest go when due again.
         self._unpublished = not self._publisher.send([frames.encode(header), payload])
         self._published_at = self.loop.now()
         if not self._unpublished:
             self.version += 1
+            self.keeper.published(self._published_at, self._snapshot if candidate else None, changed)
 
     # --- telling and saving
 
@@ -317,32 +312,30 @@ class Trainer:
             return_mean=self.progress.return_mean,
             return_episodes=self.progress.return_episodes,
             skipped=self.guard.skipped,
+            inserted=self.sampler.inserted_ticks,
+            returns=self.progress.returns,
         )
+
+    def _snapshot(self) -> checkpoint.Snapshot:
+        """The state of now. Raises LearningFailed if it is not finite, and so not to be kept."""
+        assert self.learner is not None
+        state, weights = self.guard.state(self.learner.save()), self.guard.weights(self.learner.weights())
+        return checkpoint.Snapshot(self._meta(), state, weights)
 
     def save(self) -> None:
         """Write a checkpoint, if anything was learned since the last. Raises LearningFailed if it is no good."""
         if self.learner is None or self.guard.given_up or self.updates == self._saved_updates:
             return
-        if self._write(self.learner):
+        if self._write(self._snapshot()):
             self._saved_updates = self.updates
             checkpoint.prune(self.folder, self.config.keep_checkpoints)
 
-    def _maybe_best(self) -> None:
-        mean, now = self.progress.return_mean, self.loop.now()
-        if self.learner is None or mean is None or self.progress.return_episodes < _BEST_MIN_EPISODES:
-            return
-        # Of equals the newer: it has learned more.
-        if now - self._best_at < _BEST_INTERVAL_S or (self.best is not None and mean < self.best):
-            return
-        self._best_at = now
-        if self._write(self.learner, checkpoint.BEST):
-            self.best = mean
-
-    def _write(self, learner: Learner, name: str = "") -> bool:
-        """Write a checkpoint. A full disk is said, not fatal; what is not finite is not written."""
-        state, weights = self.guard.state(learner.save()), self.guard.weights(learner.weights())
+    def _write(self, state: checkpoint.Snapshot, name: str = "", keep_old: str = "") -> bool:
+        """Write a checkpoint. A full disk is said, not fatal."""
         try:
-            checkpoint.save(self.folder, self._meta(), state, weights, name=name)
+            checkpoint.save(
+                self.folder, state.meta, state.learner, state.weights, name=name, keep_old=keep_old
+            )
         except OSError as error:
             self._disk.failed(error)
             return False

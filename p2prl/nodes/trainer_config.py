@@ -10,7 +10,12 @@ from p2prl.net.keys import KeyPair
 
 
 class TrainerConfig(msgspec.Struct, frozen=True):
-    """The trainer's. `agent` names it as on this machine; `host` is where the broker listens for it."""
+    """The trainer's. `agent` names it as on this machine; `host` is where the broker listens for it.
+
+    Attributes:
+        eval_episodes: greedy episodes that are asked for of each candidate, by which `best` is chosen; 0 for none.
+        goal: the mean return that ends the run; None if none does.
+    """
 
     run: RunSpec
     agent: str
@@ -24,3 +29,5 @@ class TrainerConfig(msgspec.Struct, frozen=True):
     publish_interval_s: float
     checkpoint_interval_s: float
     keep_checkpoints: int
+    eval_episodes: int = 0
+    goal: float | None = None

@@ -31,6 +31,7 @@ class WeightsDesk:
         expel: puts a key out at once: each further message would cost memory for as long as it is connected.
         announce: called with a new version before anybody can have it; False if it cannot be remembered, and so must
             not be given out yet.
+        offered: gets each version that is a candidate for evaluation, when it is given out.
 
     Attributes:
         newest: the header and payload frames; None until the trainer published.
@@ -46,9 +47,10 @@ class WeightsDesk:
         refuse: Callable[[str, str], None],
         expel: Callable[[str], None],
         announce: Callable[[int], bool],
+        offered: Callable[[m.WeightsHeader, tuple[bytes, bytes]], None],
     ) -> None:
         self._network, self._trainer, self._saved = network, config.staff.trainer, saved
-        self._refuse, self._expel, self._announce = refuse, expel, announce
+        self._refuse, self._expel, self._announce, self._offered = refuse, expel, announce, offered
         self.newest: tuple[bytes, bytes] | None = None
         #: Published while the disk was full: a version that the file does not name might come again after a kill.
         self._held: tuple[bytes, bytes] | None = None
@@ -119,12 +121,15 @@ class WeightsDesk:
             return
         before = self._saved.weights_version
         # A restarted trainer may publish again what a restarted broker already counted.
-        self._saved.weights_version = max(before, frames.decode_weights_header(self._held[0]).version)
+        header = frames.decode_weights_header(self._held[0])
+        self._saved.weights_version = max(before, header.version)
         if not self._announce(self._saved.weights_version):
             self._saved.weights_version = before
             return
         self.newest, self._held = self._held, None
         self._broadcast.send(self.newest)
+        if header.candidate:
+            self._offered(header, self.newest)
 
 
 def current(version: int) -> bytes:

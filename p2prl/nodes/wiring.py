@@ -43,6 +43,7 @@ class BrokerConfig(msgspec.Struct, frozen=True):
         addresses: where others reach this host, for tokens.
         max_members: members at a time.
         last_term: the highest term that this run had, as its host knows it: the file may lack it, if the disk is full.
+        eval_share, eval_episodes: as in `[play]`.
     """
 
     run: RunSpec
@@ -64,6 +65,8 @@ class BrokerConfig(msgspec.Struct, frozen=True):
     addresses: list[str] = []
     max_members: int = MAX_MEMBERS
     last_term: int = 0
+    eval_share: float = 0.0
+    eval_episodes: int = 1
 
 
 class ShardConfig(msgspec.Struct, frozen=True):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
+import gymnasium as gym
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -37,6 +39,49 @@ def test_the_same_seed_gives_the_same_score(finished_run: Path, tmp_path: Path) 
     assert scores[0] != scores[2]
 
 
+def test_a_score_comes_with_how_sure_it_is_and_as_a_table(finished_run: Path, tmp_path: Path) -> None:
+    table = tmp_path / "scores.csv"
+    done = kit.run(tmp_path, "eval", str(finished_run), "-n", "6", "--csv", str(table), "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["min"] <= told["mean_low"] <= told["mean"] <= told["mean_high"] <= told["max"]
+    with table.open(newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    assert [float(row["return"]) for row in rows] == told["returns"]
+    assert [int(row["length"]) for row in rows] == told["lengths"]
+    assert [int(row["seed"]) for row in rows] == told["seeds"]
+    # Anybody can play an episode again: its seed is all that it depends on.
+    env = gym.make("CartPole-v1")
+    assert len({env.reset(seed=seed)[0].tobytes() for seed in told["seeds"]}) == 6
+    bad = kit.run(tmp_path, "eval", str(finished_run), "--csv", str(tmp_path / "none" / "scores.csv"))
+    assert bad.returncode == 2
+
+
+def test_a_run_can_be_watched_where_there_is_a_screen(
+    finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = ("test", str(finished_run), "-n", "2", "--seed", "1")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    blind = kit.run(tmp_path, *flags)
+    assert blind.returncode == 0, blind.stderr
+    assert blind.stdout.splitlines()[0].startswith("not shown: ")
+    monkeypatch.setenv("DISPLAY", ":99")
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    shown = kit.run(tmp_path, *flags)
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.splitlines()[0] == "showing CartPole-v1"
+    unwanted = kit.run(tmp_path, *flags, "--no-render")
+    told = [
+        [line for line in one.stdout.splitlines() if "episode " in line] for one in (blind, shown, unwanted)
+    ]
+    assert told[0] == told[1] == told[2]
+    assert len(told[0]) == 2
+    scored = kit.run(tmp_path, "eval", str(finished_run), "-n", "2", "--seed", "1", "--json")
+    for line, value in zip(told[0], json.loads(scored.stdout)["returns"], strict=True):
+        assert f"return {value:.1f}" in line
+
+
 def test_videos_are_written_and_can_be_read(finished_run: Path, tmp_path: Path) -> None:
     import imageio_ffmpeg
 
@@ -49,6 +94,21 @@ def test_videos_are_written_and_can_be_read(finished_run: Path, tmp_path: Path) 
     for file, length in zip(files, lengths, strict=True):
         frames, _ = imageio_ffmpeg.count_frames_and_secs(str(file))
         assert frames in (length, length + 1)
+
+
+def test_a_runs_own_videos_lie_in_its_folder(finished_run: Path, tmp_path: Path) -> None:
+    done = kit.run(tmp_path, "eval", str(finished_run), "-n", "1", "--video", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    [file] = told["videos"]
+    assert Path(file) == finished_run / "videos" / checkpoint_of(told) / "episode-0000.mp4"
+    assert Path(file).stat().st_size > 1000
+    for bad in (("127.0.0.1:1", "--video"), (str(finished_run), "--video", "--record", str(tmp_path))):
+        assert kit.run(tmp_path, "eval", *bad).returncode in (2, 3)
+
+
+def checkpoint_of(told: dict[str, str]) -> str:
+    return told["source"].rpartition("checkpoint ")[2]
 
 
 def test_tensorboard_files_have_the_figures(finished_run: Path) -> None:

@@ -92,6 +92,22 @@ class Paced(Noise):
         return obs, 1.0, self._steps >= self._episode, False, info
 
 
+#: Steps of an episode of Tally.
+TALLY_STEPS = 10
+
+
+class Tally(Paced):
+    """Episodes of TALLY_STEPS steps, at a pace; an action of 1 earns 1, and 0 nothing."""
+
+    def __init__(self, tick_s: float = 0.002) -> None:
+        super().__init__(8, tick_s, TALLY_STEPS)
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """The next tick."""
+        obs, _, terminated, truncated, info = super().step(action)
+        return obs, float(action), terminated, truncated, info
+
+
 class Fragile(Paced):
     """Fails as real simulators do.
 

@@ -9,7 +9,7 @@ from p2prl import config
 from p2prl.core import bounds
 from p2prl.core.books import merged
 from p2prl.core.ledger import Ledger
-from p2prl.core.messages import PROTOCOL, Books, Heartbeat, Hello, PlayerReport, Seat
+from p2prl.core.messages import PROTOCOL, Books, EvalResult, Heartbeat, Hello, PlayerReport, Seat
 from p2prl.core.outbox import Outbox
 from p2prl.errors import RemoteProtocolError
 from p2prl.wire import bundle
@@ -32,7 +32,14 @@ def test_an_honest_hello_and_heartbeat_pass_unchanged() -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    [{"players": -1}, {"players": bounds.MAX_PLAYERS + 1}, {"boot_id": ""}, {"boot_id": "b" * 65}],
+    [
+        {"players": -1},
+        {"players": bounds.MAX_PLAYERS + 1},
+        {"boot_id": ""},
+        {"boot_id": "b" * 65},
+        {"evaluators": -1},
+        {"evaluators": HELLO.players + 1},
+    ],
 )
 def test_an_impossible_hello_is_malformed(fields: dict[str, object]) -> None:
     with pytest.raises(RemoteProtocolError) as caught:
@@ -57,6 +64,9 @@ def test_seats_that_nobody_held_are_left_out(seats: list[Seat]) -> None:
     ("fields", "reason"),
     [
         ({"steps": -1}, "malformed"),
+        ({"evaluating": {-1: 0}}, "malformed"),
+        ({"evaluating": {1: bounds.MAX_COUNT + 1}}, "malformed"),
+        ({"evaluating": dict.fromkeys(range(bounds.MAX_PLAYERS + 1), 0)}, "malformed"),
         ({"episodes": bounds.MAX_COUNT + 1}, "malformed"),
         ({"weights_version": -2}, "malformed"),
         ({"steps_per_s": float("inf")}, "not_finite"),
@@ -74,7 +84,16 @@ def test_an_impossible_heartbeat_is_refused(fields: dict[str, object], reason: s
     assert caught.value.reason == reason
 
 
+@pytest.mark.parametrize("fields", [{"job": -1}, {"steps": -1}, {"steps": bounds.MAX_COUNT + 1}])
+def test_an_impossible_result_of_an_evaluation_is_malformed(fields: dict[str, int]) -> None:
+    with pytest.raises(RemoteProtocolError) as caught:
+        bounds.checked_result(changed(EvalResult(job=1), **fields))
+    assert caught.value.reason == "malformed"
+
+
 def test_texts_are_cut_and_cleaned_not_refused() -> None:
+    failed = bounds.checked_result(EvalResult(job=1, failure="\x1b[2J" + "n" * 1000))
+    assert failed.failure == "[2J" + "n" * 297
     hello = bounds.checked_hello(changed(HELLO, name="\x1b[2J" + "n" * 1000, system="s\n" * 1000))
     assert hello.name == "[2J" + "n" * 61
     assert hello.system.isprintable()

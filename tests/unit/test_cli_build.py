@@ -13,9 +13,12 @@ from p2prl.cli.evaluate import result_lines, result_object
 from p2prl.cli.ls import host_object, host_table
 from p2prl.cli.output import json_line
 from p2prl.config import AgentConfig, EnvConfig, Experiment, ReplayConfig
+from p2prl.core.schema import check_schema
 from p2prl.errors import UsageError
+from p2prl.learn.spaces import agent_schema, env_spec
 from p2prl.net.cards import FoundHost
 from p2prl.nodes.evaluate import EvalResult
+from p2prl.registry import make_agent, make_env_factory, resolve_agent
 from p2prl.settings import dump_experiment, find_experiment, preset_names
 from tests.unit.cli_samples import HOSTILE
 from tests.unit.test_cli_view import drawn
@@ -88,13 +91,14 @@ def test_an_agents_settings_are_judged_first(agent: AgentConfig, told: str) -> N
         check_installed(Experiment(agent=agent))
 
 
-@pytest.mark.parametrize("name", [name for name in preset_names() if not name.startswith("mobile-")])
+@pytest.mark.parametrize("name", preset_names())
 def test_each_preset_fits_its_agent_and_environment(name: str) -> None:
-    from p2prl.registry import make_env_factory
-
     experiment = find_experiment(name)
     check_installed(experiment)
-    make_env_factory(experiment.env.id, experiment.env.args)().close()
+    with make_env_factory(experiment.env.id, experiment.env.args)() as env:
+        spec = env_spec(env, experiment.env.id)
+    agent = make_agent(resolve_agent(experiment.agent.name), spec, experiment.agent.settings)
+    assert check_schema(agent_schema(spec, agent, agent.replay().ticks)) == ""
 
 
 def test_resume_takes_the_runs_own_experiment(tmp_path: Path) -> None:
@@ -102,9 +106,9 @@ def test_resume_takes_the_runs_own_experiment(tmp_path: Path) -> None:
     run.mkdir()
     saved = Experiment(seed=9, agent=AgentConfig("dqn", {"gamma": 0.5}))
     (run / "experiment.toml").write_text(dump_experiment(saved), encoding="utf-8")
-    assert resumed_experiment(ExperimentFlags(), tmp_path) == (run, saved)
-    assert resumed_experiment(ExperimentFlags(experiment="cartpole", agent="dqn"), run) == (run, saved)
-    _, found = resumed_experiment(ExperimentFlags(stop_steps=7), tmp_path)
+    assert resumed_experiment(ExperimentFlags(), tmp_path) == (run, None, saved)
+    assert resumed_experiment(ExperimentFlags(experiment="cartpole", agent="dqn"), run) == (run, None, saved)
+    _, _, found = resumed_experiment(ExperimentFlags(stop_steps=7), tmp_path)
     assert (found.stop.steps, found.agent) == (7, saved.agent)
     for flags in (ExperimentFlags(env="chain"), ExperimentFlags(agent="cem")):
         with pytest.raises(UsageError, match="was started with"):
@@ -151,13 +155,17 @@ def test_a_found_host_is_one_json_object_and_one_safe_row() -> None:
 
 def test_a_score_is_told_with_its_spread_and_source(tmp_path: Path) -> None:
     video = tmp_path / "1.mp4"
-    result = EvalResult("attic", 7, "CartPole-v1", "dqn", [10.0, 30.0], [10, 30], 20.0, 10.0, [video])
+    result = EvalResult(
+        "attic", 7, "CartPole-v1", "dqn", [10.0, 30.0], [10, 30], [5, 6], 20.0, 12.5, 27.5, 10.0, [video]
+    )
     lines = result_lines(result)
-    assert lines[0] == "return  20.0 ± 10.0   (min 10.0, max 30.0)"
-    assert lines[1] == "over    2 episodes of CartPole-v1, 20.0 steps on average"
-    assert lines[2] == "by      dqn, weights v7 of attic"
-    assert lines[3] == f"video   {video}"
+    assert lines[0] == "return  20.0   (95 % confidence: 12.5 to 27.5)"
+    assert lines[1] == "        std 10.0, min 10.0, max 30.0"
+    assert lines[2] == "over    2 episodes of CartPole-v1, 20.0 steps on average"
+    assert lines[3] == "by      dqn, weights v7 of attic"
+    assert lines[4] == f"video   {video}"
     value = json.loads(json_line(result_object(result)))
     assert (value["mean"], value["episodes"], value["weights_version"]) == (20.0, 2, 7)
-    assert value["returns"] == [10.0, 30.0]
+    assert (value["mean_low"], value["mean_high"], value["std"]) == (12.5, 27.5, 10.0)
+    assert (value["returns"], value["lengths"], value["seeds"]) == ([10.0, 30.0], [10, 30], [5, 6])
     assert value["videos"] == [str(video)]

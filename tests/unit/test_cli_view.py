@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 from p2prl.cli import view
 from p2prl.cli.joincode import code_text, join_hint
 from p2prl.cli.output import safe
-from p2prl.core.messages import Books, ShardStatus
+from p2prl.core.messages import Books, Evaluating, Evaluation, ShardStatus
 from tests.unit import cli_samples as samples
 
 
@@ -58,6 +58,31 @@ def test_the_run_says_what_matters() -> None:
         assert fact in text, fact
 
 
+def test_greedy_play_stands_under_that_of_the_players() -> None:
+    assert not any("greedy" in line for line in drawn(view.run_view(samples.status())))
+    assert "greedy" not in view.run_line(samples.status())
+    last = Evaluation(
+        version=600,
+        episodes=20,
+        return_mean=451.25,
+        return_low=440.0,
+        return_high=462.5,
+        length_mean=451.25,
+        steps=1_000_000,
+    )
+    now = Evaluating(version=617, done=8, episodes=20, jobs=2)
+    status = samples.status(evaluation=last, evaluating=now)
+    lines = drawn(view.run_view(status))
+    [line] = [line for line in lines if line.startswith("greedy")]
+    assert line == "greedy   451.2   440.0 to 462.5   over 20 episodes, weights v600   v617: 8 of 20"
+    assert lines[lines.index(line) - 1].startswith("return")
+    assert "greedy 451.2 (v600)" in view.run_line(status)
+    [first] = [
+        one for one in drawn(view.run_view(samples.status(evaluating=now))) if one.startswith("greedy")
+    ]
+    assert first == "greedy   -   v617: 8 of 20"
+
+
 def test_the_reasons_of_refusals_are_shown_where_there_is_room() -> None:
     assert "3 refused (not_finite 2, oversize 1)" in "\n".join(
         drawn(view.run_view(samples.status(), width=160), 160)
@@ -84,6 +109,25 @@ def test_trouble_is_shown_where_it_is() -> None:
     assert any(line.startswith("laptop-01") and "stalled" in line and "no steps" in line for line in lines)
     assert any("node (1 of 2)" in line for line in lines)
     assert "! laptop-01: no steps for 12 s" in lines
+
+
+def test_why_nodes_earn_differently_can_be_seen() -> None:
+    """G3, case 34: with the same weights, one explores and the other does not."""
+    nodes = [
+        samples.node(1),
+        samples.node(2, levels=(0.5, 0.5), return_mean=None, return_mean_all=None, lag=7),
+    ]
+    for width in (110, 150, 200):
+        lines = drawn(view.run_view(samples.status(nodes=nodes, warnings=[]), width=width), width)
+        head = next(line for line in lines if line.startswith("node ("))
+        first, second = (next(line for line in lines if line.startswith(f"laptop-0{n}")) for n in (1, 2))
+        for name, one, other in (
+            ("return", "187.2", "-"), ("explores", "0-0.75", "0.5"), ("episodes", "431", "431"), ("lag", "1", "7")
+        ):  # fmt: skip
+            end = head.index(name) + len(name)
+            assert first[:end].endswith(f" {one}"), (name, first)
+            assert second[:end].endswith(f" {other}"), (name, second)
+        assert ("Linux" in first) == (width >= 150)
 
 
 def test_the_join_code_stands_under_the_hint_and_can_be_read_off_a_small_screen() -> None:
@@ -114,7 +158,7 @@ def test_a_node_that_was_put_out_is_shown_with_what_was_refused_of_it() -> None:
         samples.node(2, standing="removed", refused_by_host={"oversize": 1, "not_finite": 2000}),
         samples.node(3, refused_by_host={"malformed": 7}),
     ]
-    lines = drawn(view.run_view(samples.status(nodes=nodes, warnings=[]), width=130), 130)
+    lines = drawn(view.run_view(samples.status(nodes=nodes, warnings=[]), width=140), 140)
     rows = {line.split()[0]: line for line in lines if line}
     assert " quarantined " in rows["laptop-01"]
     assert "not_finite 10 times" in rows["laptop-01"]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from p2prl.core import messages as m
 from p2prl.core.bounds import MAX_COUNT
@@ -234,3 +235,26 @@ def test_a_gone_nodes_line_is_written_once(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in (tmp_path / "nodes.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [row["name"] for row in rows].count("here") == 7
     assert [row["steps"] for row in rows if row["name"] == "gone"] == [2**60, 7]
+
+
+def test_each_evaluation_is_one_point_at_the_steps_of_its_weights(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path)
+    values = {"episodes": 20, "return_low": 1.0, "return_high": 3.0, "length_mean": 9.0}
+    first, second = (
+        m.Evaluation(version=version, return_mean=2.0, steps=steps, **values)  # type: ignore[arg-type]
+        for version, steps in ((3, 100), (9, 400))
+    )
+    status = msgspec.structs.replace(_status([]), steps=500)
+    for second_at, evaluation in enumerate((None, first, first, second, second)):
+        recorder.status(msgspec.structs.replace(status, evaluation=evaluation), 2.0 * second_at)
+    recorder.close(msgspec.structs.replace(status, evaluation=second))
+    board = EventAccumulator(str(tmp_path / "tensorboard"))
+    board.Reload()
+    for tag, value in (("return_mean", 2.0), ("return_low", 1.0), ("return_high", 3.0), ("length_mean", 9.0)):
+        points = [(point.step, point.value) for point in board.Scalars(f"eval/{tag}")]
+        assert points == [(100, value), (400, value)]
+    rows = [
+        json.loads(line) for line in (tmp_path / "progress.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
+    assert [row["eval_version"] for row in rows] == [None, 3, 3, 9, 9, 9]
+    assert (rows[-1]["eval_return_mean"], rows[-1]["eval_episodes"]) == (2.0, 20)

@@ -37,7 +37,7 @@ def test_each_role_may_say_what_it_is_there_for_and_no_more() -> None:
         "owner": everybody | asking | OWNERS_ORDERS,
         "trainer": everybody | asking | {m.TrainerReport},
         "shard": everybody | {m.ShardReceipts, m.ShardReport},
-        "member": everybody | asking | {m.Heartbeat, m.Fault},
+        "member": everybody | asking | {m.Heartbeat, m.EvalResult, m.Fault},
     }
     assert {role: {kind for kind in RIGHTS if may(role, kind)} for role in ROLES} == allowed
 
