@@ -1,4 +1,4 @@
-"""What a joiner installs: light, without torch, and enough to host `cem` and to join `dqn`."""
+"""What a joiner installs: light, without torch, and enough to host `cem` and `es`, and to join `dqn`."""
 
 from __future__ import annotations
 
@@ -57,9 +57,10 @@ def test_it_is_light_and_has_no_torch(light_python: Path) -> None:
     assert not names & {"torch", "tensorboard", "pygame", "imageio_ffmpeg"}
 
 
-def test_cem_hosts_and_joins_without_torch(light_python: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("preset", ["cartpole-cem", "cartpole-es"])
+def test_numpy_agents_host_and_join_without_torch(light_python: Path, tmp_path: Path, preset: str) -> None:
     python = str(light_python)
-    arguments = ("cartpole-cem", "--players", "0", "--stop-steps", "20000")
+    arguments = (preset, "--players", "0", "--stop-steps", "20000")
     with (
         kit.host(tmp_path, *arguments, python=python) as host,
         kit.join(tmp_path, python=python) as joiner,
