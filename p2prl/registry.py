@@ -7,7 +7,6 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
-import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -43,9 +42,6 @@ _ASKED_AS = (
     (re.compile(r"mobile-(small|medium|large)-.+"), "--env mobile --set env.args.size={}"),
 )
 _AGENT_PARTS = ("Settings", "ladder", "fields", "replay", "actor", "learner")
-
-# Half of all environments import pygame, which greets on stdout; with --json that is JSON's alone.
-os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 
 
 class EnvFactory:

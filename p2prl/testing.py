@@ -29,6 +29,7 @@ from p2prl.learn.contracts import (
     Tree,
     Weights,
 )
+from p2prl.learn.finite import not_finite
 from p2prl.learn.spaces import action_for_env, agent_schema, env_spec, join, split
 from p2prl.registry import make_agent
 from p2prl.replay.params import ReplayKind
@@ -44,8 +45,8 @@ def check_agent(
 
     Checked: fields and schema; actions on all slots, inside the space, of the right shapes; greedy play repeats itself;
     observations and weights are left alone; `updates` updates run on random data, with priorities that can be used if
-    the replay is prioritised; new weights load; what the learner saved it takes back exactly, and goes on from there
-    alike.
+    the replay is prioritised; new weights load; weights stay finite, and a saved state holds no NaN; what the learner
+    saved it takes back exactly, and goes on from there alike.
 
     Raises:
         AssertionError: what is wrong, in one line.
@@ -235,6 +236,7 @@ def _check_learner(agent: Agent, env: EnvSpec, learner: Learner, batches: list[d
             f"weights() gave {name!r} as a view: later updates changed it"
         )
     _check_actor(agent, env, learner.weights())
+    _check_finite(learner)
     saved = {name: np.array(values) for name, values in learner.save().items()}
     other = agent.learner("cpu", 2)
     other.load(saved)
@@ -243,6 +245,14 @@ def _check_learner(agent: Agent, env: EnvSpec, learner: Learner, batches: list[d
     for one in (learner, other):
         one.update(batches[0])
     _alike(learner.weights(), other.weights(), "one update after load() gives different")
+
+
+def _check_finite(learner: Learner) -> None:
+    """A trainer publishes and saves nothing else (p2prl/nodes/guard.py)."""
+    bad = not_finite(learner.weights())
+    assert not bad, f"weights() are not finite: {bad}"
+    bad = not_finite(learner.save(), infinity=False)
+    assert not bad, f"save() holds NaN, which is taken for learning that failed: {bad}"
 
 
 def _check_priorities(replay: ReplaySpec, priorities: Array) -> None:

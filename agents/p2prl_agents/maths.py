@@ -14,6 +14,10 @@ import numpy as np
 
 from p2prl.core.schema import RESET, TERMINATED, TRUNCATED
 from p2prl.learn.contracts import Array
+from p2prl_agents.ops import Tensor
+
+#: What is predicted without error is still drawn now and then.
+_PRIORITY_EPS = 1e-3
 
 
 def real(flags: Array) -> Array:
@@ -121,20 +125,73 @@ def n_step(reward: Array, flags: Array, gamma: float, steps: int) -> NStep:
     Args:
         reward, flags: `[N, T]`. gamma: discount per tick.
     """
-    count, ticks = flags.shape
-    partial = np.zeros((count, ticks), np.float32)
-    discount = np.ones((count, ticks), np.float32)
-    row = np.broadcast_to(np.arange(ticks), (count, ticks)).copy()
-    alive = np.ones((count, ticks), bool)  # the sum that began at tick t has not ended yet
-    flows, worth = _flows(flags), discounts(flags, gamma)
+    rows, ticks = flags.shape
+    partial = np.zeros((rows, ticks), np.float32)
+    summed = np.zeros((rows, ticks), np.int64)
+    going = np.ones((rows, ticks), bool)  # the sum that began at tick t has not ended yet
+    flows = _flows(flags)
     for ahead in range(min(steps, ticks)):
         width = ticks - ahead
-        here = alive[:, :width]
-        partial[:, :width] += np.where(here, discount[:, :width] * reward[:, ahead:], 0)
-        discount[:, :width] *= np.where(here, worth[:, ahead:], 1)
-        row[:, :width] += here
-        alive[:, :width] &= flows[:, ahead:]
-    return NStep(partial, discount, row)
+        going = going[:, :width]
+        partial[:, :width] += going * (reward[:, ahead:] * np.float32(gamma**ahead))
+        summed[:, :width] += going
+        going = going & flows[:, ahead:]
+    row = summed + np.arange(ticks)
+    ended = flags[np.arange(rows)[:, None], row - 1] & TERMINATED
+    powers = np.array([gamma**count for count in range(steps + 1)], np.float32)
+    return NStep(partial, np.where(ended, np.float32(0), powers[summed]), row)
+
+
+def tightening_bounds(
+    reward: Array, flags: Array, values: Array, chosen: Array, gamma: float
+) -> tuple[Array, Array]:
+    """Bounds on Q(s_t, a_t) by what came after it and before it in its episode, as far as the session has it.
+
+    Source: optimality tightening, He et al. 2017, arXiv:1611.01606, section 4. For each k >= 1 (k = 0 is the one-step
+    target), Q is at least L_(t,k), the rewards of k+1 ticks and then the best value; and at most U_(t,k), what is left
+    of the Q of k+1 ticks before, after the rewards since. The session's length is the paper's K.
+
+    Args:
+        reward, flags: `[N, T]`.
+        values: `[N, T+1]`, max over a of the target network's Q. chosen: `[N, T]`, its Q(s_t, a_t).
+        gamma: discount per tick, above 0.
+
+    Returns:
+        lower, upper: float32 `[N, T]`; -inf and inf where there is no bound. At RESET ticks they mean nothing.
+    """
+    flows, worth = _flows(flags), discounts(flags, gamma)
+    one_step = (reward + worth * values[:, 1:]).astype(np.float32)
+    lower, upper = np.full_like(one_step, -np.inf), np.full_like(one_step, np.inf)
+    best = one_step.copy()  # over all k >= 0; lower is the same without k = 0
+    least = upper.copy()
+    for tick in range(flags.shape[1] - 2, -1, -1):
+        after = reward[:, tick] + gamma * best[:, tick + 1]
+        lower[:, tick] = np.where(flows[:, tick], after, -np.inf)
+        best[:, tick] = np.maximum(best[:, tick], lower[:, tick])
+    for tick in range(1, flags.shape[1]):
+        before, here = tick - 1, flows[:, tick - 1]
+        upper[:, tick] = np.where(here, (least[:, before] - reward[:, before]) / gamma, np.inf)
+        one = np.where(here, (chosen[:, before] - reward[:, before]) / gamma, np.inf)
+        least[:, tick] = np.minimum(upper[:, tick], one)
+    return lower, upper
+
+
+def project(shares: Tensor, places: Tensor, support: Tensor) -> Tensor:
+    """A categorical distribution moved onto evenly spaced atoms. Of numpy arrays or torch tensors.
+
+    Source: C51, Bellemare et al. 2017, arXiv:1707.06887, equation 7: each share goes to the two atoms beside its place,
+    more to the nearer one; what lies outside goes to the ends.
+
+    Args:
+        shares: `[..., Z]`, summing to 1. places: `[..., Z]`, the value at which each lies.
+        support: `[Z]`, the atoms' values, rising.
+
+    Returns:
+        `[..., Z]`, summing to 1.
+    """
+    inside = places.clip(support[0], support[-1])
+    distance = abs(inside[..., None, :] - support[:, None]) / (support[1] - support[0])
+    return ((1 - distance).clip(0) * shares[..., None, :]).sum(-1)
 
 
 def importance_weights(probability: Array, exponent: float) -> Array:
@@ -149,6 +206,22 @@ def importance_weights(probability: Array, exponent: float) -> Array:
     weights = np.asarray(probability, np.float64) ** -exponent
     scaled: Array = (weights / weights.max()).astype(np.float32)
     return scaled
+
+
+def priorities(errors: Array, counts: Array, exponent: float, mix: float) -> Array:
+    """float32 `[N]`: how often each sample is to be drawn, relative to others.
+
+    Sources: Schaul et al. 2016, arXiv:1511.05952, section 3.3, (|error| + eps)^alpha; of a whole session mix * max +
+    (1 - mix) * mean of its errors (R2D2, Kapturowski et al. 2019, section 2.3).
+
+    Args:
+        errors: `[N, T]`, temporal differences. counts: bool `[N, T]`, the ticks that were learned from.
+        exponent: the paper's alpha. mix: R2D2's eta.
+    """
+    sizes = np.where(counts, np.abs(errors), 0.0)
+    mean = sizes.sum(axis=1) / np.maximum(counts.sum(axis=1), 1)
+    raised: Array = (mix * sizes.max(axis=1) + (1.0 - mix) * mean + _PRIORITY_EPS) ** exponent
+    return raised.astype(np.float32)
 
 
 def explained_variance(target: Array, predicted: Array) -> float:

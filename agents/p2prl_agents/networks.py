@@ -90,6 +90,8 @@ class Network:
         hidden: units of each dense layer.
         heads: outputs by name.
         core_units: H of the core.
+        after: units of a dense layer between the core and the heads, 0 for none: what was remembered can then be
+            weighed against what is seen.
 
     Attributes:
         shapes: of every weight by name, in a fixed order.
@@ -105,6 +107,7 @@ class Network:
         activation: Activation = "relu",
         core: Core = "none",
         core_units: int = 64,
+        after: int = 0,
     ) -> None:
         self._observations, self._prefix, self._heads = observations, prefix, dict(heads)
         self._activation, self.core, self.core_units = activation, core, core_units
@@ -122,6 +125,10 @@ class Network:
             self._add_dense("core/input", out, gates)
             self._add_dense("core/state", core_units, gates)
             out = core_units
+            if after:
+                self._add_dense("after", core_units, after)
+                out = after
+        self._after = core != "none" and after > 0
         for name, units in self._heads.items():
             self._add_dense(name, out, units)
 
@@ -213,9 +220,11 @@ class Network:
         parts += [self._convolve(ops, weights, name, inputs[name]) for name in pictures]
         x = parts[0] if len(parts) == 1 else ops.concat(parts)
         for index in range(self._depth):
-            x = self._dense(ops, weights, f"dense{index}", x)
-            x = ops.relu(x) if self._activation == "relu" else ops.tanh(x)
+            x = self._activate(ops, self._dense(ops, weights, f"dense{index}", x))
         return x
+
+    def _activate(self, ops: Ops, x: Tensor) -> Tensor:
+        return ops.relu(x) if self._activation == "relu" else ops.tanh(x)
 
     def _convolve(self, ops: Ops, weights: Weights, leaf: str, x: Tensor) -> Tensor:
         for index, (_, _, stride) in enumerate(CONVOLUTIONS):
@@ -224,6 +233,8 @@ class Network:
         return ops.relu(self._dense(ops, weights, f"{leaf}/units", x.reshape(x.shape[0], -1)))
 
     def _outputs(self, ops: Ops, weights: Weights, out: Tensor) -> dict[str, Tensor]:
+        if self._after:
+            out = self._activate(ops, self._dense(ops, weights, "after", out))
         here = (name for name in self._heads if f"{self._prefix}{name}/weight" in weights)
         return {name: self._dense(ops, weights, name, out) for name in here}
 

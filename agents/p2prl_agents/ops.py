@@ -31,6 +31,9 @@ class Ops(Protocol):
     def tanh(self, x: Tensor) -> Tensor:
         """tanh(x)."""
 
+    def softmax(self, x: Tensor) -> Tensor:
+        """Shares along the last axis."""
+
     def concat(self, parts: Sequence[Tensor]) -> Tensor:
         """Joined along the last axis."""
 
@@ -67,6 +70,11 @@ class NumpyOps:
         """As in Ops."""
         return np.tanh(x)
 
+    def softmax(self, x: Tensor) -> Tensor:
+        """As in Ops."""
+        raised = np.exp(x - x.max(axis=-1, keepdims=True))
+        return raised / raised.sum(axis=-1, keepdims=True)
+
     def concat(self, parts: Sequence[Tensor]) -> Tensor:
         """As in Ops."""
         return np.concatenate(parts, axis=-1)
@@ -97,12 +105,16 @@ class TorchOps:
         return self._torch.nn.functional.conv2d(x, weight, bias, stride=stride)
 
     def relu(self, x: Tensor) -> Tensor:
-        """As in Ops."""
-        return self._torch.relu(x)
+        """As in Ops, in place."""
+        return x.relu_()
 
     def tanh(self, x: Tensor) -> Tensor:
         """As in Ops."""
         return self._torch.tanh(x)
+
+    def softmax(self, x: Tensor) -> Tensor:
+        """As in Ops."""
+        return self._torch.softmax(x, dim=-1)
 
     def concat(self, parts: Sequence[Tensor]) -> Tensor:
         """As in Ops."""

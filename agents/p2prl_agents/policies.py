@@ -63,6 +63,7 @@ class ActorCritic:
             activation=activation,
             core=core,
             core_units=core_units,
+            after=core_units,
         )
         self.critic = (
             None

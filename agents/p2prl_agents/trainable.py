@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from p2prl.learn.contracts import Array
+from p2prl_agents.finite import FiniteSteps
 
 _SAVED = ("parameters", "adam_mean", "adam_variance")
 
@@ -47,7 +48,8 @@ class Trainable:
             self.tensors[name].grad = grad
         self._learning_rate, self._eps = learning_rate, eps
         self._adam = self._new_adam()
-        self._steps = 0
+        self._norm = torch.linalg.vector_norm
+        self._steps = FiniteSteps(self._adam, self._device.type)
 
     def views(self, flat: Any) -> dict[str, Any]:
         """Each weight by name as a view into a flat tensor or array `[P]`, such as a target network's."""
@@ -62,18 +64,36 @@ class Trainable:
         """One step of Adam down `loss`, its gradient scaled down to `max_norm`.
 
         Returns:
-            The gradient's norm. If it is not finite, nothing was changed.
+            The gradient's norm; not finite if it is not or the loss is not. Then nothing was changed.
+        """
+        if not np.isfinite(loss.item()):
+            return float("nan")
+        self._grad.zero_()
+        loss.backward()
+        norm = float(self._norm(self._grad))
+        if not np.isfinite(norm):
+            return norm
+        if norm > max_norm:
+            self._grad.mul_(max_norm / norm)
+        self._adam.param_groups[0]["lr"] = learning_rate
+        self._adam.step()
+        return norm
+
+    def step_ahead(self, loss: Any, learning_rate: float, max_norm: float) -> str:
+        """As `step`, but a GPU is not waited for: see finite.py.
+
+        Returns:
+            Why nothing was changed, or an empty string. A GPU says so once in a while for several steps.
         """
         self._grad.zero_()
         loss.backward()
-        norm = float(self._grad.norm())
-        if not np.isfinite(norm):
-            return norm
-        self._grad.mul_(min(1.0, max_norm / (norm + 1e-6)))
+        norm = self._norm(self._grad)
+        if self._device.type != "cpu":
+            self._grad.mul_((max_norm / (norm + 1e-6)).clamp_(max=1.0))
+        elif norm.item() > max_norm:
+            self._grad.mul_(max_norm / norm.item())
         self._adam.param_groups[0]["lr"] = learning_rate
-        self._adam.step()
-        self._steps += 1
-        return norm
+        return self._steps.step(loss.detach(), norm)
 
     def arrays(self) -> dict[str, Array]:
         """Copies of the weights by name."""
@@ -88,7 +108,7 @@ class Trainable:
             name: tensor.detach().to("cpu", copy=True).numpy()
             for name, tensor in zip(_SAVED, tensors, strict=True)
         }
-        return {**saved, "adam_steps": np.array(self._steps, np.int64)}
+        return {**saved, "adam_steps": np.array(int(moments.get("step", 0)), np.int64)}
 
     def load(self, state: Mapping[str, Array]) -> None:
         """Take back what `save` gave."""
@@ -96,9 +116,8 @@ class Trainable:
         flat, mean, variance = (torch.from_numpy(np.array(state[name])).to(self._device) for name in _SAVED)
         with torch.no_grad():
             self.flat.copy_(flat)
-        self._steps = int(state["adam_steps"])
         self._adam.state[self.flat] = {
-            "step": torch.tensor(float(self._steps), device=self._device if self._fused else "cpu"),
+            "step": torch.tensor(float(state["adam_steps"]), device=self._device if self._fused else "cpu"),
             "exp_avg": mean,
             "exp_avg_sq": variance,
         }

@@ -36,8 +36,10 @@ _LABEL_WIDTH = 9
 _BARS = "▁▂▃▄▅▆▇█"
 _MOST_WARNINGS = 3
 _MOST_NAMES = 3
-#: From this width on, a node's address, system, steps and return have room.
-_WIDE = 110
+#: A node's return is over all its slots: it is told with how much they explore.
+_SCORE = ("steps", "episodes", "return", "explores")
+#: From these widths on, a node's address, steps, episodes, return and exploration have room; then its system too.
+_WIDE, _WIDEST = 110, 150
 
 
 def run_view(
@@ -267,28 +269,30 @@ def _nodes(nodes: Sequence[NodeStatus], width: int, rows: int | None) -> Rendera
         nodes, key=lambda node: (node.state == "gone", not node.own, -node.steps_per_s, node.name)
     )
     shown = ordered if rows is None or len(ordered) <= rows else ordered[: rows - 1]
-    wide = width >= _WIDE
+    room = (width >= _WIDE) + (width >= _WIDEST)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", width=width)
     table.add_column(f"node ({_node_count(nodes)})", no_wrap=True, overflow="ellipsis", max_width=24)
-    for name in ("address", "system") if wide else ():
+    for name in ("address", "system")[:room]:
         table.add_column(name, no_wrap=True, overflow="ellipsis", max_width=16)
     table.add_column("state", no_wrap=True)
-    for name in ("players", *(("steps", "return") if wide else ()), "steps/s", "lag"):
+    for name in ("players", *(_SCORE if room else ()), "steps/s", "lag"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True, overflow="ellipsis", ratio=1)
     for node in shown:
-        table.add_row(*_node_cells(node, wide))
+        table.add_row(*_node_cells(node, room))
     if len(shown) == len(ordered):
         return table
     return Group(table, Text(f"… and {len(ordered) - len(shown)} more: p2prl status", "dim"))
 
 
-def _node_cells(node: NodeStatus, wide: bool) -> list[Text]:
+def _node_cells(node: NodeStatus, room: int) -> list[Text]:
     name = Text(safe(node.name, 40))
     if node.own:
         name.append(" (own)", "dim")
-    where = [Text(safe(node.address, 40)), Text(safe(node.system, 40))] if wide else []
-    score = [count(node.steps), decimal(node.return_mean)] if wide else []
+    where = [Text(safe(node.address, 40)), Text(safe(node.system, 40))][:room]
+    low, high = (f"{level:.2g}" for level in node.levels)
+    explores = low if low == high else f"{low}-{high}"
+    score = [count(node.steps), count(node.episodes), decimal(node.return_mean_all), explores] if room else []
     numbers = [str(node.players), *score, count(node.steps_per_s), str(node.lag)]
     dim = "dim" if node.state == "gone" else ""
     cells = [Text(number, dim) for number in numbers]

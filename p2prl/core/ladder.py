@@ -19,11 +19,11 @@ def ladder_level(index: int, rungs: int) -> float:
     return int(rungs * value) / rungs
 
 
-def has_lowest(rank: int, slots: int, rungs: int) -> bool:
-    """True if one of the slots of the player with this rank explores least; those alone count for the mean return.
+def levels_of(rank: int, slots: int, rungs: int) -> tuple[float, float]:
+    """The least and the most exploring slot of the player with this rank, by their places on the ladder.
 
-    >>> [has_lowest(rank, 1, 4) for rank in range(5)], has_lowest(1, 4, 4)
-    ([True, False, False, False, True], True)
+    >>> levels_of(0, 2, 4), levels_of(1, 2, 4), levels_of(5, 16, 1)
+    ((0.0, 0.5), (0.25, 0.75), (0.0, 0.0))
     """
-    first = rank * slots
-    return any(ladder_level(index, rungs) == 0.0 for index in range(first, first + slots))
+    levels = [ladder_level(index, rungs) for index in range(rank * slots, (rank + 1) * slots)]
+    return min(levels, default=0.0), max(levels, default=0.0)

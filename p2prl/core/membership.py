@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from p2prl.core.ladder import has_lowest
+from p2prl.core.ladder import levels_of
 from p2prl.core.messages import Seat
 
 #: Members at a time; each costs memory here and a row in every status.
@@ -49,7 +49,7 @@ class Member:
         progressed: when its steps last grew, or its state last changed.
         reason: why it is not working, for people.
         slots: environments of each of its players.
-        leads: one of its slots explores least.
+        levels: its least and its most exploring slot's places on the exploration ladder.
         moved: it was given new seats, and was not seen in them yet.
     """
 
@@ -64,8 +64,13 @@ class Member:
     steps: int = 0
     seats: list[Seat] = field(default_factory=list)
     slots: int = 1
-    leads: bool = False
+    levels: tuple[float, float] = (0.0, 0.0)
     moved: bool = False
+
+    @property
+    def leads(self) -> bool:
+        """One of its slots explores least."""
+        return bool(self.seats) and self.levels[0] == 0.0
 
     def apply(self, event: Event, now: float, reason: str = "") -> bool:
         """Move along the table; True if the state changed."""
@@ -220,7 +225,11 @@ class Roster:
 
     def _seat(self, member: Member, held: Sequence[Seat]) -> None:
         member.seats = self._seats(member.players, held)
-        member.leads = any(has_lowest(seat.rank, member.slots, self._rungs) for seat in member.seats)
+        found = [levels_of(seat.rank, member.slots, self._rungs) for seat in member.seats]
+        member.levels = (
+            min((low for low, _ in found), default=0.0),
+            max((high for _, high in found), default=0.0),
+        )
 
     def _seats(self, players: int, held: Sequence[Seat]) -> list[Seat]:
         taken = {seat.rank for member in self.members.values() for seat in member.seats}

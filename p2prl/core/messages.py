@@ -799,6 +799,9 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
         refused_by_host: what the host refused of this node, by reason, malformed frames included.
         spooled: of its pending bundles, those on its disk.
         standing: admitted, removed or quarantined.
+        return_mean: over the last 100 episodes of those of its slots that explore least of all in the run.
+        return_mean_all: over the last 100 episodes of all its slots.
+        levels: where its least and its most exploring slot stand on the exploration ladder; 0 explores least.
     """
 
     name: str
@@ -823,6 +826,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     faults: list[str] = []
     spooled: int = 0
     standing: Standing = "admitted"
+    return_mean_all: float | None = None
+    levels: tuple[float, float] = (0.0, 0.0)
 
 
 class StatusReply(Message, frozen=True, kw_only=True, tag="status_reply"):

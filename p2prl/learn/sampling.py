@@ -20,15 +20,18 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from p2prl.core.limiter import Limiter, QueueLimiter, RateLimiter
-from p2prl.core.messages import Priorities, SampleAsk, SampleReply
+from p2prl.core.messages import MAX_SAMPLE_COUNT, Priorities, SampleAsk, SampleReply
 from p2prl.core.schema import SessionSchema
 from p2prl.errors import P2prlError
 from p2prl.learn.contracts import Array, ReplaySpec
+from p2prl.learn.samples import batch_bytes
 
-#: Batches per group, and groups under way or waiting, of a uniform buffer. Measured: the dialogue's cost per batch is
-#: small from 4 on, and more only makes samples older.
+#: Batches per group, and groups under way or waiting, of a ring. Measured: the dialogue's cost per batch is small from
+#: 4 on, and more only makes samples older.
 _GROUP_BATCHES = 4
 _GROUPS_AHEAD = 2
+#: Bytes of one group, if it has more than one batch: where a batch is large, the dialogue's cost is small beside it.
+_GROUP_BYTES = 64_000_000
 #: How long a shard may take to answer before its part is given up, and after how long one that was asked for nothing is
 #: asked for its mass.
 _ANSWER_S = 2.0
@@ -83,6 +86,7 @@ class Sampler:
         self._prioritised = spec.kind == "prioritised"
         #: What a sample counts for in the limiter and in `sampled_total`.
         self._ticks_each = _ticks_each(schema, spec)
+        self._group_batches = _group_batches(schema, spec)
         self._rng = np.random.default_rng(seed)
         self._shards: dict[int, _Shard] = {}
         self._ids = itertools.count(1)
@@ -260,8 +264,8 @@ class Sampler:
     def _ask_ring(self) -> list[tuple[int, int, _Group | None]]:
         planned: list[tuple[int, int, _Group | None]] = []
         batch_ticks = self._spec.batch * self._ticks_each
-        while len(self._groups) + len(self._batches) / _GROUP_BATCHES < _GROUPS_AHEAD:
-            batches = _GROUP_BATCHES
+        while len(self._groups) + len(self._batches) / self._group_batches < _GROUPS_AHEAD:
+            batches = self._group_batches
             while batches > 1 and not self.limiter.can_sample(batches * batch_ticks):
                 batches //= 2
             shares = {
@@ -347,6 +351,11 @@ def _ticks_each(schema: SessionSchema, spec: ReplaySpec) -> int:
     return schema.ticks if spec.kind == "queue" or spec.window == 0 else 1
 
 
+def _group_batches(schema: SessionSchema, spec: ReplaySpec) -> int:
+    fitting = min(_GROUP_BYTES // max(1, batch_bytes(schema, spec)), MAX_SAMPLE_COUNT // spec.batch)
+    return max(1, min(_GROUP_BATCHES, fitting))
+
+
 def _limiter(schema: SessionSchema, spec: ReplaySpec, sampled_total: int) -> Limiter:
     batch_ticks = spec.batch * _ticks_each(schema, spec)
     if spec.kind == "queue":
@@ -355,28 +364,3 @@ def _limiter(schema: SessionSchema, spec: ReplaySpec, sampled_total: int) -> Lim
     ahead = batch_ticks * _GROUP_BATCHES * _GROUPS_AHEAD
     tolerance = max(ahead, spec.samples_per_insert * _TOLERANCE_TICKS)
     return RateLimiter(spec.samples_per_insert, spec.min_ticks, tolerance, batch_ticks, sampled_total)
-
-
-def columns_from_frames(
-    schema: SessionSchema, spec: ReplaySpec, count: int, payload: Sequence[memoryview | bytes]
-) -> list[Array]:
-    """The arrays of a SampleReply: one `[count, rows, ...]` per column, then the versions `[count]`; of a prioritised
-    replay also the ids `[count, 2]` and the priorities `[count]`.
-
-    Raises:
-        ValueError: the frames are not exactly of the schema's sizes.
-    """
-    expected = len(schema.columns) + (3 if spec.kind == "prioritised" else 1)
-    if len(payload) != expected:
-        raise ValueError(f"a sample of {len(payload)} frames, expected {expected}")
-    arrays: list[Array] = []
-    for column, frame in zip(schema.columns, payload, strict=False):
-        rows = schema.rows(column, spec.window)
-        arrays.append(np.frombuffer(frame, column.dtype).reshape(count, rows, *column.shape))
-    versions, *drawn = payload[len(schema.columns) :]
-    arrays.append(np.frombuffer(versions, np.int64).reshape(count))
-    if drawn:
-        ids, priorities = drawn
-        arrays.append(np.frombuffer(ids, np.int64).reshape(count, 2))
-        arrays.append(np.frombuffer(priorities, np.float32).reshape(count))
-    return arrays

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
-import numpy as np
-
 from p2prl.core.messages import RunSpec
 from p2prl.errors import LearningFailed
 from p2prl.learn.contracts import Agent, Array, Update, Weights
+from p2prl.learn.finite import not_finite
 from p2prl.nodes import checkpoint
 
 log = logging.getLogger("p2prl")
@@ -91,22 +90,6 @@ class Guard:
         if self.skipped == 1:
             return f"an update was skipped, because {self._why}"
         return f"{self.skipped} updates were skipped so far, the last because {self._why}"
-
-
-def not_finite(arrays: Mapping[str, Array], infinity: bool = True) -> str:
-    """The first array that holds NaN or infinity, and which of them; an empty string if none does.
-
-    Args:
-        infinity: False to look for NaN alone.
-    """
-    for name, given in arrays.items():
-        values = np.asarray(given)
-        if values.dtype.kind != "f":
-            continue
-        bad = ~np.isfinite(values) if infinity else np.isnan(values)
-        if bad.any():
-            return f"{name} holds {float(values[bad][0])}"
-    return ""
 
 
 def advice(cls: type[Agent], run: RunSpec) -> str:

@@ -18,6 +18,7 @@ from p2prl.core.spaces import EnvSpec
 from p2prl.errors import LimitsForbid, P2prlError, UsageError
 from p2prl.learn.contracts import Agent, ReplaySpec
 from p2prl.learn.environments import EnvironmentFailed
+from p2prl.learn.samples import check_batch
 from p2prl.learn.spaces import agent_schema, env_spec
 from p2prl.nodes.files import write_atomically
 from p2prl.registry import (
@@ -160,6 +161,8 @@ def check_memory(schema: SessionSchema, replay: ReplaySpec) -> None:
             f"replay.capacity_bytes={replay.capacity_bytes} holds {room_ticks} ticks, and training needs "
             f"{need_ticks} to begin: give it at least {least} bytes"
         )
+    if too_much := check_batch(schema, replay):
+        raise UsageError(too_much)
     free = psutil.virtual_memory().available
     beside = (
         priority_bytes(schema, replay.capacity_bytes, replay.window) if replay.kind == "prioritised" else 0

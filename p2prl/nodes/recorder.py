@@ -127,7 +127,10 @@ def _node_row(node: NodeStatus) -> dict[str, object]:
         "steps": node.steps,
         "episodes": node.episodes,
         "return_mean": node.return_mean,
+        "return_mean_all": node.return_mean_all,
+        "levels": node.levels,
         "weights_version": node.weights_version,
+        "lag": node.lag,
         "bundles": msgspec.to_builtins(node.bundles),
     }
 

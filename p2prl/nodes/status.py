@@ -166,6 +166,8 @@ def _node_row(view: StatusView, member: Member) -> m.NodeStatus:
         faults=list(peer.faults),
         spooled=beat.spooled if beat else 0,
         standing=broker.admissions.standing(member.key) if not peer.hello.own else "admitted",
+        return_mean_all=peer.stats.mean_all,
+        levels=member.levels,
     )
 
 

@@ -16,7 +16,8 @@ from p2prl.core import messages as m
 from p2prl.core.standstill import Standstill
 from p2prl.errors import LearningFailed, MissingPackage, P2prlError, RemoteProtocolError, UsageError
 from p2prl.learn.contracts import Array, Batch, Learner
-from p2prl.learn.sampling import Sampler, columns_from_frames
+from p2prl.learn.samples import columns_from_frames
+from p2prl.learn.sampling import Sampler
 from p2prl.net.addresses import endpoint
 from p2prl.net.loop import Loop
 from p2prl.net.sockets import Frame, Limits, Network, Socket

@@ -1,7 +1,7 @@
 """A bare, in-process training loop: rollout, replay in plain arrays, learner. No sockets, no processes, no clock.
 
-What it shares with the real system is the agent, the rollout, the ladder and the replay's numbers; `lag` bundles pass
-before new weights reach the players, as they would over a network.
+What it shares with the real system is the agent, the rollout, the ladder and the replay's numbers. How late the
+players' weights are is chosen: by `lag` versions, exactly, or by `delay` bundles, as on a network.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from p2prl.learn.contracts import Agent, Array, ReplaySpec, Weights
 from p2prl.learn.environments import MakeEnv
 from p2prl.learn.rollout import Bundle, Rollout
 from p2prl.learn.spaces import agent_schema
+from p2prl.replay.prioritised import PrioritisedStore
 
 
 class UniformStore:
@@ -29,43 +30,87 @@ class UniformStore:
         self._rings = {
             c.name: np.empty((sessions, schema.rows(c), *c.shape), c.dtype) for c in schema.columns
         }
+        self._version = np.empty(sessions, np.int64)
         self._sessions, self._at, self._filled = sessions, 0, 0
         self._rng = np.random.default_rng(seed)
 
-    def insert(self, bundle: Bundle) -> None:
+    def insert(self, bundle: Bundle, version: int) -> None:
         slots = bundle.columns["flags"].shape[1]
         places = (self._at + np.arange(slots)) % self._sessions
         for name, values in bundle.columns.items():
             self._rings[name][places] = values.swapaxes(0, 1)
+        self._version[places] = version
         self._at = int(places[-1]) + 1
         self._filled = min(self._sessions, self._filled + slots)
 
     def sample(self, count: int, window: int) -> dict[str, Array]:
+        return {**self._windows(count, window), "probability": np.ones(count, np.float32)}
+
+    def prioritise(self, priorities: Array | None) -> None:
+        """There are none."""
+
+    def _windows(self, count: int, window: int) -> dict[str, Array]:
         session = self._rng.integers(self._filled, size=count)
         if window == 0:
-            return {name: ring[session] for name, ring in self._rings.items()}
+            batch = {name: ring[session] for name, ring in self._rings.items()}
+            return {**batch, "version": self._version[session]}
         tick = self._rng.integers(self._schema.ticks - window + 1, size=count)
         while (bad := (self._rings["flags"][session, tick] & RESET) != 0).any():
             session[bad] = self._rng.integers(self._filled, size=bad.sum())
             tick[bad] = self._rng.integers(self._schema.ticks - window + 1, size=bad.sum())
         rows = tick[:, None] + np.arange(window + 1)
-        return {
+        batch = {
             c.name: self._rings[c.name][session[:, None], rows if c.extra_row else rows[:, :-1]]
             for c in self._schema.columns
         }
+        return {**batch, "version": self._version[session]}
+
+
+class PriorityStore:
+    """The real ring with priorities, without the shards around it; each batch is answered before the next is drawn."""
+
+    def __init__(self, schema: SessionSchema, capacity_bytes: int, window: int, seed: int) -> None:
+        self._schema = schema
+        self._ring = PrioritisedStore(schema, capacity_bytes, window, np.random.default_rng(seed))
+        self._sessions = 0
+        self._ids: Array | None = None
+
+    def insert(self, bundle: Bundle, version: int) -> None:
+        self._ring.add(self._sessions, bundle.columns, version)
+        self._sessions += bundle.columns["flags"].shape[1]
+
+    def sample(self, count: int, window: int) -> dict[str, Array]:
+        sample = self._ring.sample(count, window, 0)
+        assert sample.drawn is not None
+        self._ids = sample.drawn.ids
+        batch = {c.name: values for c, values in zip(self._schema.columns, sample.columns, strict=True)}
+        likely = self._ring.mass() * sample.drawn.priorities / sample.drawn.total
+        return {**batch, "probability": likely.astype(np.float32), "version": sample.versions}
+
+    def prioritise(self, priorities: Array | None) -> None:
+        if priorities is not None and self._ids is not None:
+            self._ring.hear(float(priorities.max()))
+            self._ring.prioritise(self._ids, priorities)
 
 
 class QueueStore:
-    """Sessions in the order of arrival, each given out once."""
+    """Sessions in the order of arrival, each given out once; those older than `max_lag` versions never."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_lag: int) -> None:
+        self.stale = 0
+        self._max_lag = max_lag
         self._waiting: deque[Mapping[str, Array]] = deque()
 
-    def insert(self, bundle: Bundle) -> None:
+    def insert(self, bundle: Bundle, version: int) -> None:
         for slot in range(bundle.columns["flags"].shape[1]):
-            self._waiting.append({name: values[:, slot] for name, values in bundle.columns.items()})
+            row = {name: values[:, slot] for name, values in bundle.columns.items()}
+            self._waiting.append({**row, "version": np.asarray(version, np.int64)})
 
-    def take(self, count: int) -> dict[str, Array] | None:
+    def take(self, count: int, version: int) -> dict[str, Array] | None:
+        if self._max_lag:
+            fresh = [one for one in self._waiting if version - int(one["version"]) <= self._max_lag]
+            self.stale += len(self._waiting) - len(fresh)
+            self._waiting = deque(fresh)
         if len(self._waiting) < count:
             return None
         taken = [self._waiting.popleft() for _ in range(count)]
@@ -74,12 +119,21 @@ class QueueStore:
 
 @dataclass
 class Progress:
-    """What a run came to. `solved_at` is None until the criterion was met."""
+    """What a run came to.
+
+    Attributes:
+        solved_at: the updates done when the criterion was met, or None.
+        lags: mean lag of each update's sessions, in versions.
+        curve: (steps, mean return) once 100 episodes are over, a point a bundle.
+    """
 
     steps: int = 0
     updates: int = 0
     solved_at: int | None = None
+    stale: int = 0
     returns: deque[float] = field(default_factory=lambda: deque(maxlen=100))
+    lags: list[float] = field(default_factory=list)
+    curve: list[tuple[int, float]] = field(default_factory=list)
 
     @property
     def mean(self) -> float:
@@ -87,10 +141,27 @@ class Progress:
 
 
 class Bare:
-    """One agent learning in this process."""
+    """One agent learning in this process.
+
+    A version is what the learner publishes: each update's weights where the agent says so (`Update.publish`), else
+    those after all updates on one bundle. Sessions wait for nobody else, so with as many slots as a batch has sessions
+    each is learned from `lag` versions after the one that played it: `lag=0` is the textbook's loop, on-policy.
+
+    Args:
+        lag: versions that the players are behind, once there are so many.
+        delay: bundles that pass before the players have new weights, beside that.
+    """
 
     def __init__(
-        self, agent: Agent, make_env: MakeEnv, spec: Any, *, slots: int, seed: int, lag: int = 1
+        self,
+        agent: Agent,
+        make_env: MakeEnv,
+        spec: Any,
+        *,
+        slots: int,
+        seed: int,
+        lag: int = 0,
+        delay: int = 0,
     ) -> None:
         self.replay: ReplaySpec = agent.replay()
         self.schema = agent_schema(spec, agent, self.replay.ticks)
@@ -100,11 +171,19 @@ class Bare:
         self.rollout = Rollout(
             make_env, spec, self.schema, self.actor, slots=slots, ladder=agent.ladder, rank=0, seed=seed
         )
-        self.uniform = UniformStore(self.schema, self.replay.capacity_bytes, seed)
-        self.queue = QueueStore()
+        size = self.replay.capacity_bytes
+        self.ring: UniformStore | PriorityStore = (
+            PriorityStore(self.schema, size, self.replay.window, seed)
+            if self.replay.kind == "prioritised"
+            else UniformStore(self.schema, size, seed)
+        )
+        self.queue = QueueStore(self.replay.max_lag)
         self.progress = Progress()
+        self.version = 0
         self._sampled = 0.0
-        self._on_the_way: deque[Weights] = deque(maxlen=max(1, lag))
+        self._published: deque[tuple[int, Weights]] = deque(maxlen=lag + 1)
+        self._published.append((0, self.learner.weights()))
+        self._on_the_way: deque[tuple[int, Weights]] = deque(maxlen=delay + 1)
 
     def run(self, target: float, max_updates: int, max_steps: int) -> Progress:
         """Until the mean of the last 100 episodes of the least exploring slots is `target`, or a bound."""
@@ -118,36 +197,56 @@ class Bare:
                 self._learn()
         finally:
             self.rollout.close()
+        p.stale = self.queue.stale
         return p
 
     def _play(self) -> None:
-        if len(self._on_the_way) == self._on_the_way.maxlen:
-            self.actor.load(self._on_the_way[0])
+        self._on_the_way.append(self._published[0])
+        version, weights = self._on_the_way[0]
+        self.actor.load(weights)
         bundle = self.rollout.collect()
-        (self.queue if self.replay.kind == "queue" else self.uniform).insert(bundle)
-        self.progress.steps += bundle.steps
-        self.progress.returns.extend(total for total, _, level in bundle.episodes if level == 0.0)
+        (self.queue if self.replay.kind == "queue" else self.ring).insert(bundle, version)
+        p = self.progress
+        p.steps += bundle.steps
+        p.returns.extend(total for total, _, level in bundle.episodes if level == 0.0)
+        if p.mean > float("-inf"):
+            p.curve.append((p.steps, p.mean))
 
     def _learn(self) -> None:
-        publish = self._learn_from_queue() if self.replay.kind == "queue" else self._learn_from_windows()
-        if publish or not self._on_the_way:
-            self._on_the_way.append(self.learner.weights())
-        elif len(self._on_the_way) > 1:
-            self._on_the_way.append(self._on_the_way[-1])
+        if self.replay.kind == "queue":
+            self._learn_from_queue()
+        else:
+            self._learn_from_windows()
 
-    def _learn_from_queue(self) -> bool:
-        publish = False
-        while (batch := self.queue.take(self.replay.batch)) is not None:
-            publish |= self.learner.update(batch).publish is not False
-            self.progress.updates += 1
-        return publish
+    def _learn_from_queue(self) -> None:
+        learned = False
+        while (batch := self.queue.take(self.replay.batch, self.version)) is not None:
+            publish = self._update(batch)
+            learned |= publish is None
+            if publish:
+                self._publish()
+        if learned:
+            self._publish()
 
-    def _learn_from_windows(self) -> bool:
+    def _learn_from_windows(self) -> None:
         r, p = self.replay, self.progress
         if p.steps < r.min_ticks:
-            return False
+            return
+        before = p.updates
         while self._sampled < p.steps * r.samples_per_insert:
-            self.learner.update(self.uniform.sample(r.batch, r.window))
+            self._update(self.ring.sample(r.batch, r.window))
             self._sampled += r.batch * (1 if r.window else r.ticks)
-            p.updates += 1
-        return True
+        if p.updates > before:
+            self._publish()
+
+    def _update(self, batch: Mapping[str, Array]) -> bool | None:
+        self.progress.lags.append(self.version - float(batch["version"].mean()))
+        self.progress.updates += 1
+        update = self.learner.update(batch)
+        if self.replay.kind != "queue":
+            self.ring.prioritise(update.priorities)
+        return update.publish
+
+    def _publish(self) -> None:
+        self.version += 1
+        self._published.append((self.version, self.learner.weights()))

@@ -20,7 +20,7 @@ SPEC = env_spec(make_cartpole(), "CartPole-v1")
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_cem_solves_cartpole(seed: int) -> None:
-    bare = Bare(CEM(SPEC, CEMSettings()), make_cartpole, SPEC, slots=16, seed=seed, lag=2)
+    bare = Bare(CEM(SPEC, CEMSettings()), make_cartpole, SPEC, slots=16, seed=seed, delay=1)
     progress = bare.run(475.0, max_updates=10**9, max_steps=400_000)
     assert progress.solved_at is not None, f"mean return {progress.mean} after {progress.steps} steps"
     assert bare.learner.weights()["std"].mean() < 0.6

@@ -21,7 +21,7 @@ SPEC = env_spec(make_cartpole(), "CartPole-v1")
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3, 4, 5))])
 def test_dqn_solves_cartpole(seed: int) -> None:
-    bare = Bare(DQN(SPEC, DQNSettings()), make_cartpole, SPEC, slots=16, seed=seed, lag=4)
+    bare = Bare(DQN(SPEC, DQNSettings()), make_cartpole, SPEC, slots=16, seed=seed, lag=3)
     progress = bare.run(475.0, max_updates=20_000, max_steps=1_000_000)
     assert progress.solved_at is not None, f"mean return {progress.mean} after {progress.updates} updates"
     bare.actor.load(bare.learner.weights())

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from p2prl.learn.finite import not_finite
 from p2prl.nodes import checkpoint
-from p2prl.nodes.guard import MOST_IN_A_ROW, not_finite
+from p2prl.nodes.guard import MOST_IN_A_ROW
 from tests import kit
 from tests.conftest import wait_until
 from tests.loopback.survival_kit import END_S, RECOVERY_S, hosted

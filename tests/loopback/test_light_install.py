@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -88,3 +89,29 @@ def test_dqn_does_not_host_without_torch_and_says_what_to_install(light_python: 
     with kit.host(tmp_path, "chain", "--players", "0", python=str(light_python)) as host:
         assert host.wait(30) == 1
     assert "pip install 'p2prl[train]'" in host.stderr
+
+
+@pytest.mark.parametrize(
+    ("preset", "extra"),
+    [("lunarlander", "box2d"), ("minigrid-memory", "minigrid"), ("mobile-small", "mobile")],
+)
+def test_a_host_without_an_environments_package_says_which_to_install(
+    light_python: Path, tmp_path: Path, preset: str, extra: str
+) -> None:
+    with kit.host(tmp_path, preset, "--players", "0", python=str(light_python)) as host:
+        assert host.wait(30) == 1
+    assert host.stderr.count(f'pip install "p2prl[{extra}]"') == 1
+    assert host.last("started") is None
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_joiner_without_an_environments_package_says_which_to_install(
+    light_python: Path, tmp_path: Path
+) -> None:
+    with (
+        kit.host(tmp_path, "mobile-small", "--players", "0") as host,
+        kit.join(tmp_path, python=str(light_python)) as joiner,
+    ):
+        assert joiner.wait(30) == 1
+        assert 'mobile needs a package that is missing here: pip install "p2prl[mobile]"' in joiner.stderr
+        assert host.end(number=signal.SIGINT) == 0

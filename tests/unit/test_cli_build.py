@@ -13,9 +13,12 @@ from p2prl.cli.evaluate import result_lines, result_object
 from p2prl.cli.ls import host_object, host_table
 from p2prl.cli.output import json_line
 from p2prl.config import AgentConfig, EnvConfig, Experiment, ReplayConfig
+from p2prl.core.schema import check_schema
 from p2prl.errors import UsageError
+from p2prl.learn.spaces import agent_schema, env_spec
 from p2prl.net.cards import FoundHost
 from p2prl.nodes.evaluate import EvalResult
+from p2prl.registry import make_agent, make_env_factory, resolve_agent
 from p2prl.settings import dump_experiment, find_experiment, preset_names
 from tests.unit.cli_samples import HOSTILE
 from tests.unit.test_cli_view import drawn
@@ -88,13 +91,14 @@ def test_an_agents_settings_are_judged_first(agent: AgentConfig, told: str) -> N
         check_installed(Experiment(agent=agent))
 
 
-@pytest.mark.parametrize("name", [name for name in preset_names() if not name.startswith("mobile-")])
+@pytest.mark.parametrize("name", preset_names())
 def test_each_preset_fits_its_agent_and_environment(name: str) -> None:
-    from p2prl.registry import make_env_factory
-
     experiment = find_experiment(name)
     check_installed(experiment)
-    make_env_factory(experiment.env.id, experiment.env.args)().close()
+    with make_env_factory(experiment.env.id, experiment.env.args)() as env:
+        spec = env_spec(env, experiment.env.id)
+    agent = make_agent(resolve_agent(experiment.agent.name), spec, experiment.agent.settings)
+    assert check_schema(agent_schema(spec, agent, agent.replay().ticks)) == ""
 
 
 def test_resume_takes_the_runs_own_experiment(tmp_path: Path) -> None:

@@ -111,6 +111,25 @@ def test_trouble_is_shown_where_it_is() -> None:
     assert "! laptop-01: no steps for 12 s" in lines
 
 
+def test_why_nodes_earn_differently_can_be_seen() -> None:
+    """G3, case 34: with the same weights, one explores and the other does not."""
+    nodes = [
+        samples.node(1),
+        samples.node(2, levels=(0.5, 0.5), return_mean=None, return_mean_all=None, lag=7),
+    ]
+    for width in (110, 150, 200):
+        lines = drawn(view.run_view(samples.status(nodes=nodes, warnings=[]), width=width), width)
+        head = next(line for line in lines if line.startswith("node ("))
+        first, second = (next(line for line in lines if line.startswith(f"laptop-0{n}")) for n in (1, 2))
+        for name, one, other in (
+            ("return", "187.2", "-"), ("explores", "0-0.75", "0.5"), ("episodes", "431", "431"), ("lag", "1", "7")
+        ):  # fmt: skip
+            end = head.index(name) + len(name)
+            assert first[:end].endswith(f" {one}"), (name, first)
+            assert second[:end].endswith(f" {other}"), (name, second)
+        assert ("Linux" in first) == (width >= 150)
+
+
 def test_the_join_code_stands_under_the_hint_and_can_be_read_off_a_small_screen() -> None:
     reply, hint = samples.status(40), join_hint(samples.STARTED)
     lines = drawn(view.run_view(reply, hint, 80, 23, code=code_text("17-maple-otter", 3, 3599.0)))
@@ -139,7 +158,7 @@ def test_a_node_that_was_put_out_is_shown_with_what_was_refused_of_it() -> None:
         samples.node(2, standing="removed", refused_by_host={"oversize": 1, "not_finite": 2000}),
         samples.node(3, refused_by_host={"malformed": 7}),
     ]
-    lines = drawn(view.run_view(samples.status(nodes=nodes, warnings=[]), width=130), 130)
+    lines = drawn(view.run_view(samples.status(nodes=nodes, warnings=[]), width=140), 140)
     rows = {line.split()[0]: line for line in lines if line}
     assert " quarantined " in rows["laptop-01"]
     assert "not_finite 10 times" in rows["laptop-01"]

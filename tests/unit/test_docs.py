@@ -10,16 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import typer.main
-from p2prl_envs.chain import make_chain
 
 from p2prl import __version__
 from p2prl.cli.main import app
 from p2prl.core import messages as m
-from p2prl.learn.spaces import agent_schema, env_spec
-from p2prl.registry import agent_names, make_agent, resolve_agent
+from p2prl.registry import agent_names
 from tests import docs_kit
 from tests.docs_kit import ROOT
 
@@ -175,45 +172,10 @@ def test_architecture_lists_the_modules_that_there_are() -> None:
     assert listed == found
 
 
-@pytest.mark.parametrize("name", ["cem", "dqn"])
-def test_every_metric_of_an_agent_is_explained(name: str) -> None:
-    if name == "dqn":
-        pytest.importorskip("torch")
-    page = docs_kit.read(ROOT / "docs" / "agents" / f"{name}.md")
-    explained = set(re.findall(r"^\| `(\w+)` \|", page.partition("## Metrics")[2], re.M))
-    assert explained == _metrics(name)
-
-
 def test_every_agent_has_a_page() -> None:
     assert {f"{name}.md" for name in agent_names()} == {
         page.name for page in (ROOT / "docs" / "agents").iterdir()
     }
-
-
-def _metrics(name: str) -> set[str]:
-    """The metrics that the agent's learner gives, by making it learn from episodes of one step."""
-    env = make_chain()
-    spec = env_spec(env, "chain")
-    env.close()
-    agent = make_agent(resolve_agent(name), spec, {})
-    learner, replay = agent.learner("cpu", 1), agent.replay()
-    schema = agent_schema(spec, agent, replay.ticks)
-    names: set[str] = set()
-    for update in range(60):
-        batch: dict[str, Any] = {
-            column.name: np.zeros(
-                (replay.batch, schema.rows(column, replay.window), *column.shape), column.dtype
-            )
-            for column in schema.columns
-        }
-        batch["flags"][:, 0::2], batch["flags"][:, 1::2] = 1, 4
-        if "candidate" in batch:
-            batch["candidate"][:] = (
-                np.arange(batch["candidate"].size).reshape(batch["candidate"].shape) + update
-            )
-        batch["version"] = np.zeros(replay.batch, np.int64)
-        names |= learner.update(batch).metrics.keys()
-    return names
 
 
 def _rows(page: Path) -> set[str]:

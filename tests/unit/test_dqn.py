@@ -1,7 +1,8 @@
-"""DQN: targets on hand-computed numbers, parity of actor and learner, the ladder, saving."""
+"""DQN: parity of actor and learner, priorities and bounds by hand, the ladder, saving; parts alone, and together."""
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from typing import Any
@@ -9,10 +10,11 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from p2prl_agents.dqn import DQN, DQNLearner, DQNSettings, targets_parts
+from p2prl_agents.dqn import DQN, DQNSettings
+from p2prl_agents.dqn_learner import DQNLearner
 from p2prl_envs.chain import OBSERVATIONS, make_chain
 
-from p2prl.core.schema import RESET, TERMINATED, TRUNCATED
+from p2prl.core.schema import RESET, TERMINATED
 from p2prl.core.spaces import DictSpace, EnvSpec, Leaf
 from p2prl.errors import UsageError
 from p2prl.learn.contracts import Array, Explore
@@ -23,73 +25,93 @@ CARTPOLE = env_spec(gym.make("CartPole-v1"), "CartPole-v1")
 SMALL = DQNSettings(hidden=(16, 8), batch=32)
 
 
-def parts(reward: list[float], flags: list[int], gamma: float = 0.5) -> tuple[float, float, int]:
-    partial, discount, row = targets_parts(np.array([reward], np.float32), np.array([flags], np.uint8), gamma)
-    return float(partial[0]), float(discount[0]), int(row[0])
+#: Every part that can be turned on, alone and with others.
+PARTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "single": {"double": False, "n_step": 1},
+    "dueling": {"dueling": True},
+    "quantile": {"distribution": "quantile", "atoms": 5},
+    "c51": {"distribution": "c51", "atoms": 7, "value_low": -2.0, "value_high": 2.0},
+    "prioritised": {"priority_exponent": 0.6},
+    "tightening": {"tightening": 0.5, "ticks": 6, "sessions": 5},
+    "curiosity": {"curiosity": 0.3},
+    "gru": {"core": "gru", "core_units": 6, "ticks": 6, "sessions": 5},
+    "lstm": {"core": "lstm", "core_units": 6, "ticks": 6, "sessions": 5, "burn_in": 2},
+}
+TOGETHER = {
+    "rainbow": ("dueling", "c51", "prioritised"),
+    "quantiles of the rest": ("dueling", "quantile", "prioritised", "curiosity", "tightening"),
+    "r2d2": ("dueling", "prioritised", "lstm"),
+    "everything": ("dueling", "quantile", "prioritised", "curiosity", "tightening", "lstm"),
+    "everything with shares": ("dueling", "c51", "prioritised", "curiosity", "tightening", "gru"),
+}
+for _name, _parts in TOGETHER.items():
+    PARTS[_name] = dict(itertools.chain.from_iterable(PARTS[part].items() for part in _parts))
 
 
-@pytest.mark.parametrize(
-    ("reward", "flags", "expected"),
-    [
-        # to the window's end: 1 + 2/2 + 4/4, then gamma^3 of the last row
-        ([1, 2, 4], [0, 0, 0], (3.0, 0.125, 3)),
-        # terminated on the last tick: nothing follows
-        ([1, 2, 4], [0, 0, TERMINATED], (3.0, 0.0, 3)),
-        # truncated on the last tick: bootstraps from the final observation all the same
-        ([1, 2, 4], [0, 0, TRUNCATED], (3.0, 0.125, 3)),
-        # terminated inside: the RESET tick and the next episode count for nothing
-        ([1, 2, 9], [0, TERMINATED, RESET], (2.0, 0.0, 2)),
-        ([1, 0, 9], [TERMINATED, RESET, 0], (1.0, 0.0, 1)),
-        # truncated inside: bootstraps from row 2, the final observation, with gamma^2
-        ([1, 2, 9], [0, TRUNCATED, RESET], (2.0, 0.25, 2)),
-        ([1, 0, 9], [TRUNCATED, RESET, 0], (1.0, 0.5, 1)),
-        # episodes of one step: the second end is not ours
-        ([1, 0, 9], [TRUNCATED, RESET, TERMINATED], (1.0, 0.5, 1)),
-        # both at once: termination counts
-        ([1, 2, 9], [0, TERMINATED | TRUNCATED, RESET], (2.0, 0.0, 2)),
-        ([7], [0], (7.0, 0.5, 1)),
-        ([7], [TERMINATED], (7.0, 0.0, 1)),
-    ],
-)
-def test_targets_by_hand(reward: list[float], flags: list[int], expected: tuple[float, float, int]) -> None:
-    assert parts(reward, flags) == expected
+def dqn(part: str = "plain", **more: Any) -> DQN:
+    return DQN(CARTPOLE, DQNSettings(**{"hidden": (16, 8), "batch": 32, **PARTS[part], **more}))
 
 
 def batch_of(agent: DQN, seed: int, flags: int = 0) -> dict[str, Array]:
+    """A random sample, as the agent's replay would give it; the flags are those of each last tick."""
     rng = np.random.default_rng(seed)
-    n, w = agent.settings.batch, agent.settings.n_step
-    return {
+    replay = agent.replay()
+    n, w = replay.batch, replay.window or replay.ticks
+    batch = {
         "obs": rng.normal(size=(n, w + 1, 4)).astype(np.float32),
         "action": rng.integers(2, size=(n, w)).astype(np.uint8),
         "reward": rng.normal(size=(n, w)).astype(np.float32),
-        "flags": np.full((n, w), flags, np.uint8),
+        "flags": np.zeros((n, w), np.uint8),
+        "version": np.zeros(n, np.int64),
     }
+    batch["flags"][:, -1] = flags
+    for name, field in agent.fields().items():
+        batch[name] = rng.normal(size=(n, 1, *field.shape)).astype(field.dtype)
+    if replay.kind == "prioritised":
+        batch["probability"] = rng.uniform(0.1, 10, n).astype(np.float32)
+    return batch
 
 
 def trained(agent: DQN, updates: int = 30) -> DQNLearner:
     learner = agent.learner("cpu", 1)
     for seed in range(updates):
-        learner.update(batch_of(agent, seed))
+        assert not learner.update(batch_of(agent, seed)).skipped
     return learner
 
 
-def test_the_numpy_actor_and_the_torch_learner_agree() -> None:
+@pytest.mark.parametrize("part", PARTS)
+def test_the_numpy_actor_and_the_torch_learner_agree(part: str) -> None:
+    """Tick by tick with the players' weights, against one pass of the learner's own, with a reset on the way."""
     import torch
 
-    agent = DQN(CARTPOLE, SMALL)
-    learner = trained(agent)
+    agent = dqn(part)
+    learner = trained(agent, 10)
     actor = agent.actor()
     actor.load(learner.weights())
-    obs = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
+    rng = np.random.default_rng(0)
+    obs = rng.normal(size=(8, 4, 4)).astype(np.float32)
+    keep = np.ones((8, 4), np.float32)
+    keep[3, 1] = 0
+    state = {name: rng.normal(size=rows.shape).astype(np.float32) for name, rows in actor.start(8).items()}
     with torch.no_grad():
-        theirs = learner._forward(learner._layers, torch.from_numpy(obs)).numpy()
-    np.testing.assert_allclose(actor.values(obs), theirs, rtol=1e-5, atol=1e-6)
+        given = {name: torch.from_numpy(rows.copy()) for name, rows in state.items()}
+        weights = agent.folded(learner._trainable.tensors)
+        outputs = learner._unrolled(
+            weights, {"features": torch.from_numpy(obs)}, given, torch.from_numpy(keep)
+        )
+        theirs = learner._head.values(learner._ops, outputs).numpy()
+    for tick in range(4):
+        values, state = actor.values(obs[:, tick], state)
+        np.testing.assert_allclose(values, theirs[:, tick], rtol=1e-4, atol=1e-5)
+        state = {name: rows * keep[:, tick, None] for name, rows in state.items()}
     assert np.ptp(theirs) > 0
 
 
-def test_one_update_moves_the_value_towards_the_target() -> None:
+@pytest.mark.parametrize("part", ["plain", "single", "dueling", "quantile", "c51", "prioritised", "rainbow"])
+def test_updates_move_the_value_to_the_target(part: str) -> None:
     """Terminal transitions of reward 1: the value of what was done goes to 1."""
-    agent = DQN(CARTPOLE, DQNSettings(hidden=(32,), batch=64, n_step=1, learning_rate=0.01))
+    agent = dqn(part, hidden=(32,), batch=64, n_step=1, learning_rate=0.01)
     learner = agent.learner("cpu", 1)
     batch = batch_of(agent, 0, TERMINATED)
     batch["reward"][:] = 1 / agent.settings.reward_scale
@@ -97,7 +119,7 @@ def test_one_update_moves_the_value_towards_the_target() -> None:
         learner.update(batch)
     actor = agent.actor()
     actor.load(learner.weights())
-    values = actor.values(batch["obs"][:, 0])[np.arange(64), batch["action"][:, 0]]
+    values = actor.values(batch["obs"][:, 0], {})[0][np.arange(64), batch["action"][:, 0]]
     assert np.abs(values - 1).max() < 0.1
 
 
@@ -115,16 +137,166 @@ def test_the_target_network_follows(interval: int, tau: float) -> None:
         before = saved["target"]
 
 
-def test_saving_and_loading_goes_on_bit_for_bit() -> None:
-    agent = DQN(CARTPOLE, SMALL)
-    straight = trained(agent, 20)
+@pytest.mark.parametrize("part", PARTS)
+def test_saving_and_loading_goes_on_bit_for_bit(part: str) -> None:
+    agent = dqn(part)
+    straight = trained(agent, 12)
     resumed = agent.learner("cpu", 99)
     resumed.load({name: values.copy() for name, values in straight.save().items()})
-    for seed in range(100, 130):
-        for learner in (straight, resumed):
-            learner.update(batch_of(agent, seed))
+    for seed in range(100, 112):
+        one, other = (learner.update(batch_of(agent, seed)) for learner in (straight, resumed))
+        assert (one.priorities is None) == ("priority_exponent" not in PARTS[part])
+        assert one.priorities is None or np.array_equal(one.priorities, other.priorities)
     for name, values in straight.save().items():
         assert np.array_equal(values, resumed.save()[name]), name
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_an_update_that_is_not_finite_changes_nothing_and_says_why(part: str) -> None:
+    agent = dqn(part)
+    learner = trained(agent, 5)
+    before = learner.save()
+    bad = batch_of(agent, 6)
+    bad["reward"][1, -1] = np.nan
+    update = learner.update(bad)
+    assert update.skipped == "the loss is nan"
+    assert update.priorities is None
+    for name, values in learner.save().items():
+        if not name.startswith("curiosity/"):  # that is a network of its own, and what it saw was sound
+            assert np.array_equal(values, before[name]), name
+    assert not learner.update(batch_of(agent, 7)).skipped
+
+
+def test_priorities_are_errors_to_the_exponent() -> None:
+    """Of a network that says 0 everywhere and rewards 2 with nothing after: (2 * reward_scale + eps)^alpha."""
+    agent = dqn("prioritised", n_step=1, reward_scale=1.0)
+    learner = agent.learner("cpu", 1)
+    state = dict(learner.save())
+    state["parameters"], state["target"] = np.zeros_like(state["parameters"]), np.zeros_like(state["target"])
+    learner.load(state)
+    batch = batch_of(agent, 1, TERMINATED)
+    batch["reward"][:] = 2.0
+    batch["reward"][0] = -0.5
+    priorities = learner.update(batch).priorities
+    assert priorities is not None
+    np.testing.assert_allclose(priorities[:2], [0.501**0.6, 2.001**0.6], rtol=1e-5)
+
+
+def test_of_a_session_the_largest_and_the_mean_error_make_the_priority_and_burn_in_and_resets_count_not() -> (
+    None
+):
+    agent = dqn("r2d2", n_step=1, reward_scale=1.0, priority_exponent=1.0)
+    learner = agent.learner("cpu", 1)
+    state = dict(learner.save())
+    state["parameters"], state["target"] = np.zeros_like(state["parameters"]), np.zeros_like(state["target"])
+    learner.load(state)
+    batch = batch_of(agent, 1)
+    batch["reward"][:] = [50, 60, 1, 3, 0, 2]
+    batch["flags"][:] = [0, 0, 0, TERMINATED, RESET, 0]
+    priorities = learner.update(batch).priorities
+    assert priorities is not None
+    np.testing.assert_allclose(priorities, np.full(5, 0.9 * 3 + 0.1 * (1 + 3 + 2) / 3 + 1e-3), rtol=1e-5)
+
+
+def test_importance_weights_scale_what_is_learned_from_each_sample() -> None:
+    """A sample drawn a thousand times too often moves the weights a thousandth as far as it would."""
+    agent = dqn("prioritised", batch=2, n_step=1, priority_correction=1.0)
+    plain = dqn("plain", batch=1, n_step=1)
+    batch = batch_of(agent, 1)
+    batch["probability"][:] = [1000.0, 1.0]
+    learner, alone = agent.learner("cpu", 1), plain.learner("cpu", 1)
+    learner.update(batch)
+    alone.update({name: values[1:] for name, values in batch.items()})
+    ours, theirs = learner.save()["adam_mean"], alone.save()["adam_mean"]
+    np.testing.assert_allclose(ours, theirs / 2, atol=2e-3 * np.abs(theirs).max())
+
+
+def test_the_correction_rises_to_all_of_it() -> None:
+    agent = dqn("prioritised", priority_correction=0.5, priority_updates=10)
+    learner = agent.learner("cpu", 1)
+    batch = {**batch_of(agent, 1), "probability": np.linspace(1, 4, 32).astype(np.float32)}
+    lightest = []
+    for _ in range(12):
+        learner.update(batch)
+        weights = learner._weights(batch, None)
+        lightest.append(float(weights.min() / weights.max()))
+    assert lightest[4] == pytest.approx(0.25**0.75)
+    assert lightest[9:] == [pytest.approx(0.25)] * 3
+
+
+@pytest.mark.parametrize(("reward", "bound"), [(1.0, "lower"), (-1.0, "upper")])
+def test_tightening_brings_values_inside_their_bounds(reward: float, bound: str) -> None:
+    """One update from a network that says 0: a good end pulls early ticks up, a bad start pushes late ones down.
+
+    Only the penalty can: one-step targets of the ticks that we look at are 0.
+    """
+    settings = {"n_step": 1, "reward_scale": 1.0, "hidden": (), "sessions": 1, "ticks": 4, "gamma": 0.9}
+    at = 3 if bound == "lower" else 0
+    moved = {}
+    for part in ("tightening", "plain"):
+        agent = dqn(part, **{**settings, "tightening": 1.0 if part == "tightening" else 1e-9})
+        learner = agent.learner("cpu", 1)
+        state = {name: np.zeros_like(values) for name, values in learner.save().items()}
+        learner.load(state)
+        batch = batch_of(agent, 1, TERMINATED)
+        batch["obs"][:] = np.eye(5, 4)  # each tick's value is a weight of its own
+        batch["action"][:] = 0
+        batch["reward"][:] = 0
+        batch["reward"][:, at] = reward if bound == "lower" else -reward
+        learner.update(batch)
+        moved[part] = learner.weights()["q/action/weight"][:, 0]
+    # 1 and 2: two and three ticks ahead of the reward, or after it
+    looked_at = slice(0, 2) if bound == "lower" else slice(2, 4)
+    assert (np.sign(moved["tightening"][looked_at]) == np.sign(reward)).all()
+    assert np.abs(moved["plain"][looked_at]).max() < 1e-5
+
+
+def test_burn_in_ticks_and_resets_are_not_learned_from() -> None:
+    agent = dqn("lstm", n_step=1)
+    one, other = (agent.learner("cpu", 1) for _ in range(2))
+    batch = batch_of(agent, 1)
+    batch["flags"][:] = [0, 0, 0, TERMINATED, RESET, 0]
+    changed = {name: values.copy() for name, values in batch.items()}
+    changed["reward"][:, [0, 1, 4]] = 77.0
+    changed["action"][:, [0, 1, 4]] = 1 - changed["action"][:, [0, 1, 4]]
+    one.update(batch)
+    other.update(changed)
+    assert np.array_equal(one.save()["parameters"], other.save()["parameters"])
+    changed["reward"][:, 2] = 77.0
+    other.update(changed)
+    one.update(batch)
+    assert not np.array_equal(one.save()["parameters"], other.save()["parameters"])
+
+
+def test_curiosity_is_part_of_the_target() -> None:
+    """Rewards of 0, nothing after: plain DQN learns 0, with curiosity the value is what was new."""
+    agent = dqn("curiosity", n_step=1, curiosity=1.0, learning_rate=0.01, curiosity_learning_rate=1e-9)
+    learner = agent.learner("cpu", 1)
+    batch = batch_of(agent, 1, TERMINATED)
+    batch["reward"][:] = 0
+    for _ in range(300):
+        learner.update(batch)
+    actor = agent.actor()
+    actor.load(learner.weights())
+    values = actor.values(batch["obs"][:, 0], {})[0][np.arange(32), batch["action"][:, 0]]
+    assert learner._curiosity is not None
+    new, _ = learner._curiosity.rewards(batch)
+    assert new.min() > 0
+    assert np.abs(values - new[:, 0]).max() < 0.25 * new.max()
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"burn_in": 3}, "set agent.core too"),
+        ({"burn_in": 8, "core": "gru", "ticks": 8}, r"burn_in \(8\) must be below agent.ticks \(8\)"),
+        ({"value_low": 2.0, "value_high": 2.0, "distribution": "c51"}, "value_low"),
+        ({"tightening": 1.0, "gamma": 0.0}, "needs agent.gamma above 0"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        DQN(CARTPOLE, DQNSettings(**settings))
 
 
 def test_the_ladder_anneals_from_all_random_to_its_rungs() -> None:
@@ -181,14 +353,19 @@ def test_other_actions_are_refused_with_an_agent_that_can(action: Any, said: str
 
 
 @pytest.mark.parametrize("observation", OBSERVATIONS)
-def test_contract_in_the_chain(observation: str) -> None:
-    check_agent(DQN, env_spec(make_chain(observation=observation), "chain"), {"hidden": [8], "batch": 16})
+@pytest.mark.parametrize("part", ["plain", "rainbow", "everything"])
+def test_contract_in_the_chain(observation: str, part: str) -> None:
+    env = env_spec(make_chain(observation=observation), "chain")
+    check_agent(DQN, env, {"hidden": [8], "batch": 16, **PARTS[part]}, updates=10)
 
 
-def test_contract_in_cartpole_and_with_images() -> None:
-    check_agent(DQN, CARTPOLE, {"hidden": [8], "batch": 16, "n_step": 1, "double": False})
-    camera = EnvSpec("Camera-v0", Leaf("box", "uint8", (4, 4, 3), (0.0,), (255.0,)), CARTPOLE.action)
-    check_agent(DQN, camera, {"hidden": [8], "batch": 16})
+@pytest.mark.parametrize("part", PARTS)
+def test_contract_with_every_part_on_vectors_pictures_and_both(part: str) -> None:
+    picture = Leaf("box", "uint8", (24, 24, 1), (0.0,), (255.0,))
+    both = DictSpace({"eye": picture, "place": CARTPOLE.observation})
+    for observation in (CARTPOLE.observation, picture, both):
+        env = EnvSpec("Test-v0", observation, CARTPOLE.action)
+        check_agent(DQN, env, {"hidden": [8], "batch": 16, **PARTS[part]}, updates=5)
 
 
 def test_a_player_imports_no_torch() -> None:
@@ -200,7 +377,8 @@ def test_a_player_imports_no_torch() -> None:
         "box = Leaf('box', 'float32', (2,), (0.0,), (1.0,))\n"
         "env = EnvSpec('x', box, Leaf('discrete', 'uint8', (), (0.0,), (1.0,)))\n"
         "actor = DQN(env, DQNSettings(hidden=())).actor()\n"
-        "actor.load({'weight0': np.ones((2, 2), 'f4'), 'bias0': np.zeros(2, 'f4'), 'progress': np.array(1.0)})\n"
+        "actor.load({'q/action/weight': np.ones((2, 2), 'f4'), 'q/action/bias': np.zeros(2, 'f4'),"
+        " 'progress': np.array(1.0)})\n"
         "actor.act(np.ones((3, 2), 'f4'), {}, None)\n"
         "sys.exit('torch' in sys.modules)\n"
     )

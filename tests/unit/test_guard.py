@@ -10,10 +10,14 @@ import numpy as np
 import pytest
 from p2prl_agents.finite import FiniteSteps
 
+from p2prl.core.schema import RESET
 from p2prl.errors import LearningFailed
-from p2prl.learn.contracts import Update
+from p2prl.learn.contracts import Batch, Learner, Update
+from p2prl.learn.finite import not_finite
 from p2prl.nodes import checkpoint
-from p2prl.nodes.guard import MOST_IN_A_ROW, Guard, not_finite
+from p2prl.nodes.guard import MOST_IN_A_ROW, Guard
+from p2prl.registry import agent_names, resolve_agent
+from tests import metrics_kit
 
 SKIPPED = Update(skipped="the loss is nan")
 
@@ -118,3 +122,57 @@ def test_a_device_is_looked_at_now_and_then_and_closely_when_something_was_wrong
     assert [run.step(gradient) for gradient in (nan, 1.0, 1.0)] == [""] * 3
     assert run.step(nan) == "the gradient's norm is nan (2 of the last 4 updates)"
     assert np.isfinite(run.parameters.detach().numpy()).all()
+
+
+class Spoiling:
+    """A learner that gets enormous rewards from the fifth update on, which still are numbers."""
+
+    def __init__(self, learner: Learner) -> None:
+        self.learner = learner
+        self.updates: list[Update] = []
+
+    def update(self, batch: Batch) -> Update:
+        if len(self.updates) >= 5:
+            batch = {**batch, "reward": np.where(batch["flags"] & RESET, 0, np.float32(3e38))}
+        self.updates.append(self.learner.update(batch))
+        return self.updates[-1]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.learner, name)
+
+
+@pytest.mark.parametrize("agent", agent_names())
+def test_no_agent_lets_enormous_rewards_into_its_weights(agent: str) -> None:
+    """What overflows is skipped, and said; weights stay numbers, and so does what is saved."""
+    if agent not in ("cem", "es"):
+        pytest.importorskip("torch")
+    bare = metrics_kit.bare(agent, next(metrics_kit.variants(resolve_agent(agent).Settings)))
+    spoiling: Any = Spoiling(bare.learner)
+    bare.learner = spoiling
+    with np.errstate(over="ignore", invalid="ignore"):
+        bare.run(target=float("inf"), max_updates=40, max_steps=20_000)
+    assert len(spoiling.updates) >= 40
+    assert not not_finite(spoiling.weights())
+    assert not not_finite(spoiling.save(), infinity=False)
+    good, spoilt = spoiling.updates[:5], spoiling.updates[5:]
+    assert not [update.skipped for update in good if update.skipped]
+    for update in spoilt:
+        numbers = all(np.isfinite(value) for value in update.metrics.values())
+        assert update.skipped or numbers, f"{update.metrics} and not skipped"
+
+
+def test_what_a_gpu_left_out_has_no_priorities() -> None:
+    """It tells of it later; the shards would refuse them at once."""
+    pytest.importorskip("torch")
+    small = next(metrics_kit.variants(resolve_agent("dqn").Settings))
+    settings = {**small, "priority_exponent": 0.6, "reward_scale": 1000.0}
+    bare = metrics_kit.bare("dqn", settings)
+    steps = bare.learner._trainable._steps  # type: ignore[attr-defined]
+    steps._look_first = False
+    spoiling: Any = Spoiling(bare.learner)
+    bare.learner = spoiling
+    with np.errstate(over="ignore", invalid="ignore"):
+        bare.run(target=float("inf"), max_updates=20, max_steps=20_000)
+    assert all(update.priorities is not None for update in spoiling.updates[:5])
+    assert any(update.skipped == "a temporal difference is not finite" for update in spoiling.updates[5:])
+    assert not not_finite(spoiling.weights())

@@ -7,7 +7,7 @@ import pytest
 from p2prl.core.books import merged
 from p2prl.core.episodes import EpisodeStats
 from p2prl.core.gate import share_out
-from p2prl.core.ladder import has_lowest
+from p2prl.core.ladder import levels_of
 from p2prl.core.ledger import DIED, Ledger, fold_oldest
 from p2prl.core.membership import TRANSITIONS, Roster
 from p2prl.core.messages import Books
@@ -218,10 +218,10 @@ def test_nobody_moves_while_someone_explores_least_or_comes_back_in_time() -> No
 
 
 def test_which_players_have_a_slot_that_explores_least() -> None:
-    assert [rank for rank in range(12) if has_lowest(rank, 1, 4)] == [0, 4, 8]
-    assert [rank for rank in range(6) if has_lowest(rank, 2, 4)] == [0, 2, 4]
-    assert all(has_lowest(rank, 4, 4) for rank in range(10))
-    assert all(has_lowest(rank, 1, 1) for rank in range(10))
+    assert [rank for rank in range(12) if levels_of(rank, 1, 4)[0] == 0.0] == [0, 4, 8]
+    assert [rank for rank in range(6) if levels_of(rank, 2, 4)[0] == 0.0] == [0, 2, 4]
+    assert all(levels_of(rank, 4, 4)[0] == 0.0 for rank in range(10))
+    assert all(levels_of(rank, 1, 1)[0] == 0.0 for rank in range(10))
 
 
 def test_only_gone_members_can_be_forgotten() -> None:

@@ -40,7 +40,14 @@ def test_a_player_and_a_learner_compute_the_same(kind: str, core: Any, activatio
     env = spec(SPACES[kind])
     observations = Observations(env)
     net = Network(
-        observations, "p/", (16,), {"logits": 3, "value": 1}, activation=activation, core=core, core_units=8
+        observations,
+        "p/",
+        (16,),
+        {"logits": 3, "value": 1},
+        activation=activation,
+        core=core,
+        core_units=8,
+        after=6,
     )
     weights = net.initial(7)
     rng = np.random.default_rng(1)
@@ -114,6 +121,15 @@ def test_the_cnn_is_the_papers() -> None:
     assert net.shapes["obs/conv0/weight"] == (16, 4, 8, 8)
     assert net.shapes["obs/conv1/weight"] == (32, 16, 4, 4)
     assert net.shapes["obs/units/weight"] == (32 * 9 * 9, CONV_UNITS)
+
+
+def test_a_layer_after_the_core_is_only_there_with_one() -> None:
+    observations = Observations(spec(SPACES["vector"]))
+    with_core = Network(observations, "", (), {"out": 2}, core="gru", core_units=4, after=6)
+    assert with_core.shapes["after/weight"] == (4, 6)
+    assert with_core.shapes["out/weight"] == (6, 2)
+    without = Network(observations, "", (), {"out": 2}, after=6)
+    assert without.shapes.keys() == {"out/weight", "out/bias"}
 
 
 def test_orthogonal_weights_are() -> None:

@@ -194,3 +194,18 @@ def test_a_uniform_batch_says_that_each_sample_was_as_likely_as_any() -> None:
     batch = sampler.next_batch()
     assert batch is not None
     assert batch["probability"].tolist() == [1.0] * 4
+
+
+@pytest.mark.parametrize(
+    ("batch", "side", "batches"), [(8, 1, 4), (8, 20_000, 2), (8, 100_000, 1), (40_000, 1, 2), (90_000, 1, 1)]
+)
+def test_few_batches_are_asked_for_at_once_where_they_are_large(batch: int, side: int, batches: int) -> None:
+    """Two groups ahead, of as many batches as fit; and no ask that a shard would refuse."""
+    schema = SessionSchema(TICKS, (Column("obs", "uint8", (side, 100), extra_row=True),))
+    sampler = Sampler(schema, ReplaySpec(ticks=TICKS, batch=batch, window=1, min_ticks=0), seed=1)
+    sampler.shards_listed({0: "a"})
+    [(_, ask)] = sampler.asks(0.0, 0)
+    reply = SampleReply(ask=ask.ask, count=0, mass=10**6, inserted_ticks=10**6, boot_id="a")
+    sampler.replied(0, reply, [])
+    asked = [ask.count for _, ask in sampler.asks(1.0, 0)]
+    assert asked == [batches * batch] * 2

@@ -9,7 +9,8 @@ from p2prl.core.messages import Priorities, SampleAsk, SampleReply
 from p2prl.core.schema import Column, SessionSchema
 from p2prl.errors import P2prlError
 from p2prl.learn.contracts import ReplaySpec
-from p2prl.learn.sampling import Sampler, columns_from_frames
+from p2prl.learn.samples import columns_from_frames
+from p2prl.learn.sampling import Sampler
 from p2prl.replay.prioritised import PrioritisedStore, priorities_from_frames
 from p2prl.wire import frames
 from p2prl.wire.blocks import Array

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+import psutil
 import pytest
 
-from p2prl.errors import UsageError
+from p2prl.core.schema import Column, SessionSchema
+from p2prl.errors import LimitsForbid, UsageError
+from p2prl.learn.contracts import ReplaySpec
 from p2prl.nodes.charges import Plan
 from p2prl.nodes.options import HostOptions
-from p2prl.nodes.prepare import prepare
+from p2prl.nodes.prepare import check_memory, prepare
 from p2prl.nodes.wiring import ShardConfig
 from p2prl.settings import find_experiment, overlay, with_agent
+from tests.unit.replay_kit import CARTPOLE
 
 
 @pytest.mark.usefixtures("home")
@@ -60,3 +65,48 @@ def test_what_an_agent_does_not_want_stored_is_not_in_the_runs_schema(tmp_path: 
     experiment = with_agent(find_experiment("chain"), f"{agent}:Once")
     prepared = prepare(experiment, tmp_path / "results", False)
     assert [column.name for column in prepared.run.schema.columns] == ["reward", "flags", "state"]
+
+
+def test_the_memory_of_priorities_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A buffer that fits by itself, and no more with 4.5 bytes a tick beside it."""
+    capacity = 10_000 * CARTPOLE.session_bytes()
+    ticks = 10_000 * CARTPOLE.ticks
+    free = psutil.virtual_memory()._replace(available=200_000_000 + capacity + 4 * ticks)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
+    check_memory(CARTPOLE, ReplaySpec(kind="uniform", capacity_bytes=capacity, ticks=CARTPOLE.ticks))
+    wanted = ReplaySpec(kind="prioritised", capacity_bytes=capacity, ticks=CARTPOLE.ticks)
+    with pytest.raises(
+        LimitsForbid, match=r"of it for priorities\) and .* use --set replay.capacity_bytes="
+    ) as said:
+        check_memory(CARTPOLE, wanted)
+    advised = int(str(said.value).rpartition("=")[2])
+    check_memory(CARTPOLE, msgspec.structs.replace(wanted, capacity_bytes=advised, min_ticks=0))
+    check_memory(CARTPOLE, msgspec.structs.replace(wanted, window=0))
+
+
+@pytest.mark.usefixtures("home")
+def test_an_unknown_kind_of_replay_is_refused(tmp_path: Path) -> None:
+    agent = tmp_path / "once.py"
+    agent.write_text(_ONCE.replace("ticks=8", "kind='sorted', ticks=8").replace("WINDOW", "0"))
+    experiment = with_agent(find_experiment("chain"), f"{agent}:Once")
+    with pytest.raises(UsageError, match="kind=sorted is not one of queue, uniform, prioritised"):
+        prepare(experiment, tmp_path / "results", False)
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        (ReplaySpec(batch=100_001), "more than the 100000 samples"),
+        (ReplaySpec(kind="queue", batch=50_001), "more than the 50000 samples"),
+        (ReplaySpec(window=0, batch=640, ticks=64), r"1174 MB of samples at once: at most 585 can"),
+        (
+            ReplaySpec(kind="queue", window=0, batch=320, ticks=64),
+            r"1174 MB of samples at once: at most 292 can",
+        ),
+    ],
+)
+def test_a_batch_that_no_shard_would_send_is_refused_at_the_start(spec: ReplaySpec, said: str) -> None:
+    images = SessionSchema(64, (Column("obs", "uint8", (84, 84, 4), extra_row=True),))
+    enough = 100_001 * images.session_bytes()
+    with pytest.raises(UsageError, match=said):
+        check_memory(images, msgspec.structs.replace(spec, capacity_bytes=enough))

@@ -10,7 +10,8 @@ import gymnasium as gym
 import msgspec
 import numpy as np
 import pytest
-from p2prl_agents.dqn import DQN, DQNActor, DQNLearner
+from p2prl_agents.dqn import DQN, DQNActor
+from p2prl_agents.dqn_learner import DQNLearner
 from p2prl_envs.chain import Chain, make_chain
 
 from p2prl.learn.contracts import Array, Explore, Field, ReplaySpec, Update, Weights
@@ -68,15 +69,15 @@ class Normalising(DQNActor):
 
 class Scribbling(DQNActor):
     def load(self, weights: Weights) -> None:
-        weights["bias0"][:] = 0
+        weights["q/dense0/bias"][:] = 0
         super().load(weights)
 
 
 class Views(DQNLearner):
     def weights(self) -> Weights:
         named = super().weights()
-        first = self._layers[0][0].detach().numpy()
-        return {**named, "weight0": first}
+        first = self._trainable.tensors["q/dense0/weight"].detach().numpy()
+        return {**named, "q/dense0/weight": first}
 
 
 class Forgetful(DQNLearner):
@@ -98,7 +99,7 @@ class Infinite(DQNLearner):
         (Extra, DQNLearner, r"act gives the fields \['value'\]"),
         (Greedless, DQNLearner, "two different actions"),
         (Normalising, DQNLearner, "changed the observation"),
-        (DQNActor, Views, "'weight0' as a view"),
+        (DQNActor, Views, "'q/dense0/weight' as a view"),
         (DQNActor, Forgetful, "one update after load"),
         (DQNActor, Infinite, "'loss' is nan"),
     ],
@@ -191,6 +192,25 @@ def test_priorities_without_prioritised_replay_are_named() -> None:
         learner_type = Ranking
 
     with pytest.raises(AssertionError, match=r"replay\(\)\.kind is 'uniform'"):
+        check_agent(Broken, CHAIN, SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("where", "said"), [("weights", r"weights\(\) are not"), ("save", r"save\(\) holds NaN")]
+)
+def test_weights_or_a_state_that_are_no_numbers_are_named(where: str, said: str) -> None:
+    class Spoilt(DQNLearner):
+        def weights(self) -> Any:
+            bad = where == "weights" and self._updates
+            return {**super().weights(), "extra": np.float32(np.inf if bad else 1)}
+
+        def save(self) -> Any:
+            return {**super().save(), "extra": np.float32(np.nan if where == "save" else np.inf)}
+
+    class Broken(Meddling):
+        learner_type = Spoilt
+
+    with pytest.raises(AssertionError, match=said):
         check_agent(Broken, CHAIN, SETTINGS)
 
 

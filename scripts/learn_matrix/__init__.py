@@ -1,0 +1,1 @@
+"""The learning matrix: agent x environment x seeds to a criterion, beside a peer. `scripts/learn` runs it."""
