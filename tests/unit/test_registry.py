@@ -294,7 +294,7 @@ def test_no_agents_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     ("settings", "text"),
     [
         ({"gama": 0.9}, "Mine has no setting 'gama'; did you mean gamma"),
-        ({"zzzz": 1}, "there are batch"),
+        ({"zzzz": 1}, "there are atoms, batch"),
         ({"n_step": "three"}, "Mine's setting 'n_step': expected int, got str"),
         ({"n_step": 0}, "Mine's setting 'n_step': expected int >= 1"),
         ({"hidden": [64, "x"]}, "Mine's setting 'hidden[1]': expected int, got str"),
