@@ -284,7 +284,7 @@ class Trainer:
             return "starting", ""
         self.standstill.inserted(self.sampler.inserted_ticks, now)
         state, reason = self.standstill.look(self.sampler.why_waiting(), now)
-        return state, reason or self.guard.news(now)
+        return state, "; ".join(text for text in (reason, self.guard.news(now)) if text)
 
     def failed(self, error: Exception) -> None:
         """This process ends because of `error`; the broker is told with the last report."""

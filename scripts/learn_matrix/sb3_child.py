@@ -19,6 +19,7 @@ from stable_baselines3 import A2C, DQN, PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import VecNormalize
 
 _ALGORITHMS = {"A2C": A2C, "DQN": DQN, "PPO": PPO}
@@ -85,6 +86,7 @@ def main() -> int:
     for name in config["falling"]:
         settings[name] = _falling(settings[name])
     model = _ALGORITHMS[config["algorithm"]]("MlpPolicy", env, seed=config["seed"], device="cpu", **settings)
+    model.set_logger(Logger(None, []))  # its own makes a folder in the temporary one
     model.learn(config["steps"], callback=Watch(config))
     env.close()
     return 0

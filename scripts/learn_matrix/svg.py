@@ -94,8 +94,8 @@ def _text(x: float, y: float, text: str, size: int = 11, anchor: str = "middle")
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Some five round numbers in between."""
-    raw = (high - low) / 5
+    """Three to nine round numbers in between."""
+    raw = (high - low) / 8
     unit = 10.0 ** len(str(int(raw))) / 10 if raw >= 1 else 0.1 if raw >= 0.1 else 0.01
     step = next((unit * factor for factor in (1, 2, 5) if unit * factor >= raw), unit * 10)
     first = -int(-low // step)

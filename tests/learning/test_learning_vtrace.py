@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gymnasium as gym
 import msgspec
-import numpy as np
 import pytest
+from p2prl_envs.masked import make_cartpole_masked
 
 from p2prl.learn.spaces import env_spec
+from p2prl.settings import find_experiment
 from tests.learning.bare import Bare
 
 pytest.importorskip("torch")
@@ -19,15 +20,8 @@ def make_cartpole() -> gym.Env:
     return gym.make("CartPole-v1")
 
 
-def make_masked() -> gym.Env:
-    """Positions alone, without velocities: one observation does not say which way the pole falls."""
-    env = gym.make("CartPole-v1")
-    space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
-    return gym.wrappers.TransformObservation(env, lambda obs: obs[[0, 2]], space)
-
-
 SPEC = env_spec(make_cartpole(), "CartPole-v1")
-MASKED = env_spec(make_masked(), "masked")
+MASKED = env_spec(make_cartpole_masked(), "cartpole-masked")
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
@@ -39,21 +33,14 @@ def test_vtrace_solves_cartpole(seed: int) -> None:
     assert set(progress.lags) == {0.0}
 
 
-#: Masked CartPole in some 90 to 160 thousand steps with a memory.
-MEMORY = {
-    "core": "gru",
-    "normalise": True,
-    "reward_scale": 0.05,
-    "decay": 0.95,
-    "entropy": 0.001,
-    "learning_rate_updates": 1500,
-}
+#: Its preset: solved in some 90 to 160 thousand steps.
+MEMORY = find_experiment("cartpole-masked").agent.settings
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
 def test_vtrace_with_a_memory_solves_cartpole_without_velocities(seed: int) -> None:
     settings = msgspec.convert(MEMORY, VTraceSettings)
-    bare = Bare(VTrace(MASKED, settings), make_masked, MASKED, slots=settings.batch, seed=seed)
+    bare = Bare(VTrace(MASKED, settings), make_cartpole_masked, MASKED, slots=settings.batch, seed=seed)
     progress = bare.run(475.0, max_updates=10**9, max_steps=300_000)
     assert progress.solved_at is not None, f"mean return {progress.mean} after {progress.steps} steps"
 
@@ -61,7 +48,7 @@ def test_vtrace_with_a_memory_solves_cartpole_without_velocities(seed: int) -> N
 def test_vtrace_without_a_memory_does_not() -> None:
     """The same settings; the best that one look allows is far from balance."""
     settings = msgspec.convert({**MEMORY, "core": "none"}, VTraceSettings)
-    bare = Bare(VTrace(MASKED, settings), make_masked, MASKED, slots=settings.batch, seed=1)
+    bare = Bare(VTrace(MASKED, settings), make_cartpole_masked, MASKED, slots=settings.batch, seed=1)
     progress = bare.run(475.0, max_updates=10**9, max_steps=160_000)
     assert max(mean for _, mean in progress.curve) < 150
 

@@ -218,6 +218,23 @@ def test_a_player_that_is_killed_in_the_middle_of_a_job_is_replaced_and_so_is_th
         assert run.host.end() == 0
 
 
+def test_a_new_broker_begins_a_new_candidate_and_knows_the_last_result(tmp_path: Path) -> None:
+    with hosted(tmp_path, "--players", "1") as run:
+        run.host.wait_for("progress", lambda e: e["eval_version"] is not None, EVALUATED_S)
+        wait_until(lambda: run.status()["evaluating"]["jobs"] > 0, EVALUATED_S, "a job")
+        known, seen = evaluations(run), len(run.host.of("progress"))
+        [broker] = run.host.children("broker")
+        kill_all([broker])
+        wait_until(lambda: run.status()["run"]["term"] == 2, RECOVERY_S, "a new broker")
+        assert run.status()["eval_version"] is not None
+        wait_until(lambda: evaluations(run).keys() - known.keys(), EVALUATED_S, "another evaluation")
+        assert all(event["eval_version"] is not None for event in run.host.of("progress")[seen:])
+        assert evaluations(run).keys() >= known.keys()
+        refused = run.status()["evaluating"]["refused"]
+        assert refused.keys() <= {"unknown_job"}, "the result of a job that the one before had handed out"
+        assert run.host.end() == 0
+
+
 def test_an_agent_that_raises_ends_the_job_and_not_the_player(tmp_path: Path) -> None:
     with hosted(tmp_path, "--players", "1", agent=SHY) as run:
 

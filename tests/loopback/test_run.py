@@ -56,7 +56,8 @@ def test_resume_goes_on_where_it_was(tmp_path: Path) -> None:
         assert started["resumed"]
         assert started["term"] == 2
         assert started["name"] == "classroom", "joiners know it by that name"
-        assert shown["steps"] == before["steps"]
+        # What the shards took in after the last figures were told counts too.
+        assert before["steps"] <= shown["steps"] < before["steps"] + 4000
         assert shown["episodes"] >= before["episodes"]
         assert shown["weights_version"] > before["weights_version"]
         assert sum(s["sessions"] for s in kit.status(tmp_path)["shards"]) > 0

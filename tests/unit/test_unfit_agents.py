@@ -86,9 +86,9 @@ def test_settings_that_do_not_fit_each_other_are_no_matter_of_spaces() -> None:
 
 
 def test_other_peoples_agents_are_named_and_their_broken_ones_are_not(installed: Path) -> None:
-    cls = resolve_agent("cem")
+    cls = resolve_agent("dqn")  # and so is tinybot
     with pytest.raises(UsageError) as caught:
-        make_agent(cls, SPECS["dict"], {})
+        make_agent(cls, SPECS["float box"], {})
     assert not [name for name in ("lost", "needy", "half", "tinybot") if name in str(caught.value)]
 
     class Nothing(cls):  # type: ignore[misc, valid-type]
