@@ -50,6 +50,8 @@ from p2prl_agents.populations import (
 Positive = Annotated[int, Meta(ge=1)]
 Fraction = Annotated[float, Meta(ge=0.0, lt=1.0)]
 
+#: So many times `pairs` are enough, however old they are: nothing may stop a run whose weights stay on the way.
+PATIENCE = 50
 #: Observations are taken as they are until so many were sampled.
 MIN_SAMPLES = 100
 
@@ -286,7 +288,8 @@ class ESLearner:
     def _enough(self) -> bool:
         s, newest = self._settings, next(reversed(self._known))
         fresh = sum(pair.generation == newest for pair in self._pairs)
-        return len(self._pairs) >= s.pairs and fresh >= s.fresh * s.pairs
+        patient = len(self._pairs) < PATIENCE * s.pairs
+        return len(self._pairs) >= s.pairs and (fresh >= s.fresh * s.pairs or not patient)
 
     def _pair(self, episode: Episode) -> None:
         key = (episode.generation, episode.candidate >> 1)

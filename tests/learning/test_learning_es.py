@@ -16,7 +16,15 @@ SLOW = pytest.mark.slow
 
 
 def learn(
-    env_id: str, target: float, max_steps: int, *, seed: int, slots: int = 16, lag: int = 2, **settings: Any
+    env_id: str,
+    target: float,
+    max_steps: int,
+    *,
+    seed: int,
+    slots: int = 16,
+    lag: int = 0,
+    delay: int = 1,
+    **settings: Any,
 ) -> float:
     """The mean return of greedy play once the candidates reached `target`."""
 
@@ -24,7 +32,7 @@ def learn(
         return gym.make(env_id)
 
     spec = env_spec(make(), env_id)
-    bare = Bare(ES(spec, ESSettings(**settings)), make, spec, slots=slots, seed=seed, delay=lag)
+    bare = Bare(ES(spec, ESSettings(**settings)), make, spec, slots=slots, seed=seed, lag=lag, delay=delay)
     progress = bare.run(target, max_updates=10**9, max_steps=max_steps)
     assert progress.solved_at is not None, f"mean return {progress.mean} after {progress.steps} steps"
     bare.actor.load(bare.learner.weights())
@@ -39,7 +47,12 @@ def test_es_solves_cartpole(seed: int) -> None:
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=SLOW) for seed in (2, 3))])
 def test_es_solves_cartpole_with_many_slots_and_late_weights(seed: int) -> None:
     """As many slots as four players have, and weights that are eight bundles old when they arrive."""
-    assert learn("CartPole-v1", 475.0, 800_000, seed=seed, slots=64, lag=8) >= 475
+    assert learn("CartPole-v1", 475.0, 800_000, seed=seed, slots=64, delay=8) >= 475
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=SLOW) for seed in (2, 3))])
+def test_es_solves_cartpole_from_generations_that_are_always_old(seed: int) -> None:
+    assert learn("CartPole-v1", 475.0, 400_000, seed=seed, lag=5, fresh=0.0) >= 475
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=SLOW) for seed in (2, 3))])

@@ -201,6 +201,15 @@ def test_what_was_left_out_is_told_once_also_after_a_resume() -> None:
     assert give(learner, 5, 1.0, 2.0).metrics["left_out"] == 0.0
 
 
+def test_many_older_pairs_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights that nobody plays hold a run up for a while, not for ever."""
+    monkeypatch.setattr(es, "PATIENCE", 3)
+    learner = learner_of(ESSettings(pairs=2))
+    first = generation_of(learner.weights())
+    stepped = [give(learner, seed, 1.0, 2.0, first).publish for seed in range(14)]
+    assert [index for index, publish in enumerate(stepped) if publish] == [1, 7, 13]
+
+
 def test_candidates_of_a_life_that_was_lost_do_not_count_after_a_resume() -> None:
     learner = learner_of(ESSettings(pairs=1))
     saved = learner.save()
