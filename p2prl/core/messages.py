@@ -949,6 +949,7 @@ class SampleReply(Message, frozen=True, kw_only=True, tag="sample_reply"):
     session number and place in the ring, and float32 `[count]`, the priorities that they were drawn with.
 
     Attributes:
+        ask: which it answers; 0 for none: a queue that was empty has something again.
         count: samples that follow; may be fewer than asked for.
         mass: ticks (uniform), places (prioritised) or sessions (queue) that could be sampled now.
         stale: sessions that were dropped from the queue: older than max_lag, or of a node that is quarantined.

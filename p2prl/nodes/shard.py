@@ -89,6 +89,8 @@ class Shard:
         )
         #: Nodes that are over their quota, as far as they are named.
         self.held_back: set[str] = set()
+        #: The trainer's route, if the last that it was told is that the queue is empty.
+        self._waits = b""
         self._listen()
 
     def _listen(self) -> None:
@@ -192,6 +194,7 @@ class Shard:
             log.error("%s", error)  # no verdict now: the bundles come again, and are duplicates then
             return
         self._say(batches)
+        self._tell_who_waits()
 
     def _say(self, batches: dict[tuple[str, str], _Batch]) -> None:
         for (node, boot_id), batch in batches.items():
@@ -277,22 +280,37 @@ class Shard:
         self.current = max(self.current, ask.weights_version)
         sample = self.store.sample(ask.count, ask.window, self.current)
         drawn = sample.drawn
-        reply = m.SampleReply(
+        reply = msgspec.structs.replace(
+            self._stock(),
             ask=ask.ask,
             count=len(sample.versions),
-            mass=self.store.mass(),
-            inserted_ticks=self.store.inserted_ticks,
-            boot_id=self.boot_id,
-            ticks=self.store.sessions * self.config.run.schema.ticks,
             stale=sample.stale,
             priority_total=drawn.total if drawn else 0.0,
-            highest=self.store.highest,
         )
+        self._waits = peer if self.config.kind == "queue" and not reply.mass else b""
         parts: list[Frame] = [frames.encode(reply)]
         if len(sample.versions):
             parts += [values.data for values in (*sample.columns, sample.versions)]
             parts += [values.data for values in (drawn.ids, drawn.priorities)] if drawn else []
         self.samples.send(parts, peer)
+
+    def _stock(self) -> m.SampleReply:
+        """What there is now, said to nobody's question."""
+        return m.SampleReply(
+            ask=0,
+            count=0,
+            mass=self.store.mass(),
+            inserted_ticks=self.store.inserted_ticks,
+            boot_id=self.boot_id,
+            ticks=self.store.sessions * self.config.run.schema.ticks,
+            highest=self.store.highest,
+        )
+
+    def _tell_who_waits(self) -> None:
+        """A trainer that was told of nothing need not ask again and again: it is told when there is something."""
+        if self._waits and self.store.mass():
+            peer, self._waits = self._waits, b""
+            self.samples.send([frames.encode(self._stock())], peer)
 
     def _report(self) -> None:
         if not self.control.welcomed:
