@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -184,15 +183,6 @@ def test_a_shard_that_had_nothing_is_sampled_as_soon_as_it_has_while_the_trainer
             sampler.replied(index, reply, parts if count else [])
         assert turn < 2 or sampler.next_batch() is not None, "the trainer waits"
     assert asked[1] > 50
-
-
-@pytest.mark.parametrize(("fresh", "asks"), [(False, 2), (True, 15)])
-def test_an_empty_queue_is_asked_often_if_its_players_wait_for_the_trainer(fresh: bool, asks: int) -> None:
-    """In a tenth of a second. Each cycle of playing and learning waits for such an ask."""
-    sampler = Sampler(SCHEMA, msgspec.structs.replace(SPEC, fresh=fresh), seed=1)
-    sampler.shards_listed({0: "a"})
-    times = [turn for turn in range(100) if sampler.asks(turn / 1000, 0)]
-    assert asks <= len(times) <= 20
 
 
 def test_a_uniform_batch_says_that_each_sample_was_as_likely_as_any() -> None:
