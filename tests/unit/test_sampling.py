@@ -185,6 +185,18 @@ def test_a_shard_that_had_nothing_is_sampled_as_soon_as_it_has_while_the_trainer
     assert asked[1] > 50
 
 
+def test_a_queue_that_says_it_has_something_is_asked_at_once() -> None:
+    """Not when its turn to be asked for news would come."""
+    sampler = Sampler(SCHEMA, SPEC, seed=1)
+    shard = Queue("a")
+    listen(sampler, {0: shard}, 0.0)
+    assert sampler.asks(0.001, 0) == []
+    shard.take(SPEC.batch * TICKS)
+    sampler.replied(0, *shard.answer(SampleAsk(ask=0, count=0)))
+    [(index, ask)] = sampler.asks(0.002, 0)
+    assert (index, ask.count) == (0, SPEC.batch)
+
+
 def test_a_uniform_batch_says_that_each_sample_was_as_likely_as_any() -> None:
     sampler = Sampler(SCHEMA, ReplaySpec(kind="uniform", ticks=TICKS, batch=4, window=0, min_ticks=0), seed=1)
     sampler.shards_listed({0: "a"})
