@@ -142,7 +142,7 @@ class Network:
         """
         rng = np.random.default_rng(seed)
         if not orthogonal:
-            return _uniform(self.shapes, rng)
+            return self._remembering(_uniform(self.shapes, rng))
         weights: dict[str, Array] = {}
         for name, shape in self.shapes.items():
             part = name.removeprefix(self._prefix).rpartition("/")[0]
@@ -150,6 +150,13 @@ class Network:
             weights[name] = (
                 np.zeros(shape, np.float32) if name.endswith("/bias") else _orthogonal(shape, gain, rng)
             )
+        return self._remembering(weights)
+
+    def _remembering(self, weights: dict[str, Array]) -> dict[str, Array]:
+        """The gate that keeps the state begins open (Jozefowicz et al. 2015): one that forgets is hard to teach."""
+        if self.core != "none":
+            units = self.core_units
+            weights[f"{self._prefix}core/input/bias"][units : 2 * units] += 1
         return weights
 
     def start(self, rows: int) -> State:

@@ -36,8 +36,6 @@ _GROUP_BYTES = 64_000_000
 #: asked for its mass.
 _ANSWER_S = 2.0
 _ASK_MASS_S = 0.05
-#: The same of a fresh queue, whose players wait for the trainer and the trainer for them: each millisecond counts.
-ASK_FRESH_S = 0.005
 #: Ticks that inserting may run ahead of the ratio, as a part of the capacity in ticks and at least this many.
 _TOLERANCE_TICKS = 2_000
 
@@ -85,7 +83,6 @@ class Sampler:
         self._schema = schema
         self._spec = spec
         self._queue = spec.kind == "queue"
-        self._ask_mass_s = ASK_FRESH_S if spec.fresh else _ASK_MASS_S
         self._prioritised = spec.kind == "prioritised"
         #: What a sample counts for in the limiter and in `sampled_total`.
         self._ticks_each = _ticks_each(schema, spec)
@@ -157,7 +154,7 @@ class Sampler:
         for index, _, _ in planned:
             self._shards[index].asked_at = now
         for index, shard in self._shards.items():
-            if shard.boot_id and not shard.asks and now - shard.asked_at >= self._ask_mass_s:
+            if shard.boot_id and not shard.asks and now - shard.asked_at >= _ASK_MASS_S:
                 shard.asked_at = now
                 planned.append((index, 0, None))
         return [self._ask(index, count, group, now, weights_version) for index, count, group in planned]

@@ -17,7 +17,7 @@ from p2prl.core.standstill import Standstill
 from p2prl.errors import LearningFailed, MissingPackage, P2prlError, RemoteProtocolError, UsageError
 from p2prl.learn.contracts import Array, Batch, Learner
 from p2prl.learn.samples import columns_from_frames
-from p2prl.learn.sampling import ASK_FRESH_S, Sampler
+from p2prl.learn.sampling import Sampler
 from p2prl.net.addresses import endpoint
 from p2prl.net.loop import Loop
 from p2prl.net.sockets import Frame, Limits, Network, Socket
@@ -124,8 +124,6 @@ class Trainer:
         self.standstill = Standstill(self.loop.now())
         self.loop.every(config.checkpoint_interval_s, self.save)
         self.loop.when_idle(self._work)
-        if config.replay.fresh:
-            self.loop.every(ASK_FRESH_S, self._ask)
         emit("ready", device=self.device, updates=self.updates, version=self.version)
 
     def _hello(self) -> m.Hello:

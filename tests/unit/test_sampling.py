@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -186,13 +185,16 @@ def test_a_shard_that_had_nothing_is_sampled_as_soon_as_it_has_while_the_trainer
     assert asked[1] > 50
 
 
-@pytest.mark.parametrize(("fresh", "asks"), [(False, 2), (True, 15)])
-def test_an_empty_queue_is_asked_often_if_its_players_wait_for_the_trainer(fresh: bool, asks: int) -> None:
-    """In a tenth of a second. Each cycle of playing and learning waits for such an ask."""
-    sampler = Sampler(SCHEMA, msgspec.structs.replace(SPEC, fresh=fresh), seed=1)
-    sampler.shards_listed({0: "a"})
-    times = [turn for turn in range(100) if sampler.asks(turn / 1000, 0)]
-    assert asks <= len(times) <= 20
+def test_a_queue_that_says_it_has_something_is_asked_at_once() -> None:
+    """Not when its turn to be asked for news would come."""
+    sampler = Sampler(SCHEMA, SPEC, seed=1)
+    shard = Queue("a")
+    listen(sampler, {0: shard}, 0.0)
+    assert sampler.asks(0.001, 0) == []
+    shard.take(SPEC.batch * TICKS)
+    sampler.replied(0, *shard.answer(SampleAsk(ask=0, count=0)))
+    [(index, ask)] = sampler.asks(0.002, 0)
+    assert (index, ask.count) == (0, SPEC.batch)
 
 
 def test_a_uniform_batch_says_that_each_sample_was_as_likely_as_any() -> None:
