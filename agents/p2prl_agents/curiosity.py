@@ -20,7 +20,7 @@ from p2prl_agents.trainable import Normaliser, Trainable, normalised
 
 _EMBEDDING = 32
 _TARGET_HIDDEN = (64,)
-#: The predictor is a little larger than what it has to predict (section 2.2 of the paper's code).
+#: The predictor is a little larger than what it has to predict, as in the paper's own code.
 _PREDICTOR_HIDDEN = (64, 64)
 _MAX_GRAD_NORM = 10.0
 _SEED = 0x5EED

@@ -33,8 +33,9 @@ def discounts(flags: Array, gamma: float) -> Array:
 
 def _flows(flags: Array) -> Array:
     """bool `[N, T]`: True where tick t+1 goes on with the episode of tick t."""
-    ended: Array = (flags & (TERMINATED | TRUNCATED | RESET)) == 0
-    return ended
+    flows: Array = (flags & (TERMINATED | TRUNCATED | RESET)) == 0
+    flows[:, :-1] &= real(flags)[:, 1:]  # an environment that failed ends its episode without a flag
+    return flows
 
 
 def gae(reward: Array, flags: Array, values: Array, gamma: float, decay: float) -> tuple[Array, Array]:
@@ -77,7 +78,7 @@ def vtrace(
         target: float32 `[N, T]`, v_s of equation 1; the value itself at RESET ticks.
         advantage: float32 `[N, T]`, rho_s (r_s + gamma v_(s+1) - V(x_s)) (section 4.2); 0 at RESET ticks.
     """
-    ratio = np.exp(log_ratio)
+    ratio = np.exp(np.minimum(log_ratio, 50.0))  # far above any bar
     mask, discount = real(flags), discounts(flags, gamma)
     rho = np.minimum(clip_rho, ratio)
     c = decay * np.minimum(clip_c, ratio) * gamma * _flows(flags)

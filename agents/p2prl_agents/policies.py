@@ -5,7 +5,7 @@ An algorithm (vtrace.py, ppo.py) is then its settings, its replay and its loss.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -179,6 +179,19 @@ class PolicyLearner:
         self.trainable = Trainable(nets.initial(seed), device, learning_rate)
         self._normaliser = Normaliser(nets.observations.size) if nets.normalise else None
         self.updates = 0
+
+    def remember(self) -> Callable[[], None]:
+        """Note all that an update changes; what is returned takes the update back, for one that went wrong."""
+        weights, updates = self.trainable.snapshot(), self.updates
+        norm = self._normaliser.save() if self._normaliser is not None else {}
+
+        def take_back() -> None:
+            self.trainable.restore(weights)
+            self.updates = updates
+            if self._normaliser is not None:
+                self._normaliser.load(norm)
+
+        return take_back
 
     def sessions(self, batch: Batch) -> Sessions:
         """Tensors of whole sessions; what is seen here is taken into the running normalisation first."""

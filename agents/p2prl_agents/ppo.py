@@ -75,7 +75,7 @@ class PPOSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     minibatch: Positive = 256
     """Ticks per gradient step; with a core, so many ticks' whole sessions."""
     target_kl: Annotated[float, Meta(ge=0.0)] = 0.0
-    """Leave the remaining epochs out once the policy has moved so far from the batch's start; 0 for never."""
+    """Leave the remaining epochs out once the policy is so far from the one that played; 0 for never."""
     reward_scale: Above = 1.0
     """Rewards are multiplied by this inside the learner."""
     value_weight: Above = 0.5
@@ -145,22 +145,25 @@ class PPOLearner(PolicyLearner):
 
     def update(self, batch: Batch) -> Update:
         """All epochs on whole sessions `[N, T]`; publishes once, at their end."""
+        take_back = self.remember()
         self.updates += 1
         sessions = self.sessions(batch)
         data, critic = self._data(batch, sessions)
         played = sessions.played() if self.nets.recurrent else sessions.apart()
         steps: list[dict[str, float]] = []
-        trouble = 0.0
         for rows in self._minibatches(data["mask"]):
             values = self._minibatch(played.rows(rows), {name: part[rows] for name, part in data.items()})
-            if not np.isfinite(values["grad_norm"]):
-                trouble = values["grad_norm"]
-                break
+            norm = values["grad_norm"]
+            if not np.isfinite(norm):  # of all or nothing: half an update would be neither counted nor seen
+                take_back()
+                return Update(
+                    skipped=f"the gradient's norm is {norm} in step {len(steps) + 1}", publish=False
+                )
             steps.append(values)
             if 0 < self._settings.target_kl < values["kl"]:
                 break
-        if not steps:
-            return Update(skipped=f"the gradient's norm is {trouble}", publish=False)
+        if not steps:  # nothing but RESET ticks
+            return Update(publish=False)
         metrics = {name: float(np.mean([values[name] for values in steps])) for name in steps[0]}
         metrics["kl"] = steps[-1]["kl"]
         return Update(metrics={**metrics, "explained_variance": critic, "steps": len(steps)}, publish=True)

@@ -95,6 +95,18 @@ class Trainable:
         self._adam.param_groups[0]["lr"] = learning_rate
         return self._steps.step(loss.detach(), norm)
 
+    def snapshot(self) -> tuple[Any, ...]:
+        """The weights, Adam's moments and count as they are now, for `restore`."""
+        state = self._adam.state[self.flat]
+        return self.flat.detach().clone(), {name: value.clone() for name, value in state.items()}
+
+    def restore(self, snapshot: tuple[Any, ...]) -> None:
+        """As if nothing had been done since `snapshot`."""
+        flat, state = snapshot
+        with self._torch.no_grad():
+            self.flat.copy_(flat)
+        self._adam.state[self.flat] = state
+
     def arrays(self) -> dict[str, Array]:
         """Copies of the weights by name."""
         return self.views(self.flat.detach().to("cpu", copy=True).numpy())

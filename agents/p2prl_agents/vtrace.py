@@ -139,7 +139,7 @@ class VTraceLearner(PolicyLearner):
 
     def update(self, batch: Batch) -> Update:
         """Policy gradient, critic and entropy bonus on whole sessions `[N, T]`; publishes each time."""
-        s = self._settings
+        s, take_back = self._settings, self.remember()
         self.updates += 1
         sessions = self.sessions(batch)
         outputs, values = self.outputs(sessions, s.burn_in)
@@ -163,6 +163,7 @@ class VTraceLearner(PolicyLearner):
         bonus = entropy[counted].mean()
         norm = self._step(policy_loss + s.value_weight * value_loss - s.entropy * bonus)
         if not np.isfinite(norm):
+            take_back()
             return Update(skipped=f"the gradient's norm is {norm}", publish=False)
         return Update(
             metrics={

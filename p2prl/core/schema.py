@@ -5,7 +5,8 @@ the actor saw at tick t, and row t+1 is what the environment answered. An episod
 tick: after the tick flagged TERMINATED or TRUNCATED, row t+1 is the episode's *final* observation, and tick t+1 is
 flagged RESET: its action was not used, its reward is 0 and its next row is the first observation of the next episode.
 (Gymnasium calls this NEXT_STEP autoreset.) So for every tick without RESET, rows t and t+1 are a true transition.
-An environment that failed gives RESET ticks too, also several in a row; a session's first tick may be one.
+An environment that failed gives RESET ticks too, also several in a row, and after a tick that has no flag: its episode
+breaks off there, as if it had been truncated, but has no return. A session's first tick may be a RESET.
 """
 
 from __future__ import annotations

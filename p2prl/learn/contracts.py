@@ -45,7 +45,7 @@ class Field(msgspec.Struct, frozen=True):
 
 class ReplaySpec(msgspec.Struct, frozen=True):
     """What an agent needs of the replay buffer. An experiment's `[replay]` table overrides each of these, but for
-    `window`, `observations` and `actions`, which belong to the algorithm.
+    `window`, `fresh`, `observations` and `actions`, which belong to the algorithm.
 
     Attributes:
         kind: `queue` (each session once, about in order), `uniform`, or `prioritised` (as likely as `Update.priorities`

@@ -61,8 +61,9 @@ class Rollout:
     that an environment goes on with its own generator. Exploration draws from `SeedSequence(seed)` itself.
 
     An environment that raises, or gives an observation or a reward that is not finite, is closed, and its slot begins
-    anew with another one: the episode counts as truncated after its last whole step, and the tick at which it failed is
-    a RESET. So one bad step costs a tick, not the work of all slots, and a host never sees what it would refuse.
+    anew with another one: the tick at which it failed is a RESET, and the episode before it, which has no flag of an
+    end, counts for nothing. So one bad step costs a tick, not the work of all slots, and a host never sees what it
+    would refuse.
 
     Attributes:
         explore: what `act` is given.
@@ -206,7 +207,8 @@ class Rollout:
         columns["reward"][tick] = rewards
         columns["flags"][tick] = flags
         for slot in broken:
-            self._break_off(slot, columns["flags"][tick - 1] if tick else None, episodes)
+            # What its episode would have come to nobody knows: it counts for nothing.
+            self._returns[slot], self._lengths[slot] = 0.0, 0
         for slot, flag in enumerate(flags):
             if flag:
                 self._turn(slot, flag, episodes)
@@ -300,18 +302,6 @@ class Rollout:
             else:
                 self._steps[slot] = env.step
                 return
-
-    def _break_off(self, slot: int, before: Array | None, episodes: list[tuple[float, int, float]]) -> None:
-        """The slot's environment was replaced: its episode, if one was under way, ended with the tick before.
-
-        Args:
-            before: that tick's flags; None if it is in a bundle that has gone out already. Then nobody is told, and the
-                episode counts for nothing.
-        """
-        if self._lengths[slot] and before is not None:
-            before[slot] = TRUNCATED
-            self._turn(slot, TRUNCATED, episodes)
-        self._returns[slot], self._lengths[slot] = 0.0, 0
 
     def _turn(self, slot: int, flag: int, episodes: list[tuple[float, int, float]]) -> None:
         """An episode of this slot ended, or (RESET) the next one began."""

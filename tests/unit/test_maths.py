@@ -25,7 +25,10 @@ def flag_rows(*values: int) -> np.ndarray:
 
 @st.composite
 def sessions(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """(reward, flags, values, log ratio) of sessions as a player lays them out: a RESET after each end."""
+    """(reward, flags, values, log ratio) of sessions as a player lays them out: a RESET after each end.
+
+    And now and then a RESET after no end: there the environment failed.
+    """
     count, ticks = draw(st.integers(1, 4)), draw(st.integers(1, 12))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     flags = np.zeros((count, ticks), np.uint8)
@@ -35,7 +38,7 @@ def sessions(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.nd
             flags[row, 0], tick = RESET, 1
         while tick < ticks:
             if draw(st.integers(0, 3)) == 0:
-                flags[row, tick] = draw(st.sampled_from(END))
+                flags[row, tick] = draw(st.sampled_from((*END, 0)))
                 if tick + 1 < ticks:
                     flags[row, tick + 1] = RESET
                 tick += 1
@@ -94,7 +97,7 @@ def test_gae_is_the_papers_sum(data: tuple, gamma: float, decay: float) -> None:
                 delta = reward[row, at] + gamma * alive * values[row, at + 1] - values[row, at]
                 total += weight * delta
                 weight *= gamma * decay
-                if flags[row, at]:
+                if flags[row, at] or (at + 1 < ticks and flags[row, at + 1] & RESET):
                     break
             assert advantage[row, tick] == pytest.approx(total, abs=1e-4)
             assert target[row, tick] == pytest.approx(total + values[row, tick], abs=1e-4)
