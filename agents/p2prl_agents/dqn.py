@@ -25,6 +25,7 @@ from p2prl.learn.contracts import Array, Explore, Field, ReplaySpec, State, Tree
 from p2prl_agents.networks import Core, Network, Observations
 from p2prl_agents.ops import NumpyOps, Tensor
 from p2prl_agents.q_heads import Distribution, dueling, make_head
+from p2prl_agents.trainable import normalised
 
 if TYPE_CHECKING:
     from p2prl_agents.dqn_learner import DQNLearner
@@ -43,6 +44,8 @@ class DQNSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     hidden: tuple[Positive, ...] = (256, 256)
     """Units of each hidden layer."""
+    normalise: bool = False
+    """Scale observations by their running mean and deviation."""
     dueling: bool = False
     """Values of states and advantages of actions apart, on the last hidden layer."""
     distribution: Distribution = "none"
@@ -130,6 +133,7 @@ class DQN:
         self.actions = int(env.action.high[0]) - self.first_action + 1
         self.action_dtype = env.action.dtype
         self.observations = Observations(env)
+        self.normalise = s.normalise and self.observations.size > 0
         self.head = make_head(s.distribution, s.atoms, s.value_low, s.value_high)
         atoms = self.head.atoms
         heads = {"action": self.actions * atoms, **({"value": atoms} if s.dueling else {})}
@@ -196,7 +200,9 @@ class DQNActor:
         self._progress = 0.0
 
     def load(self, weights: Weights) -> None:
-        """Takes the network's weights, whose last layer gives values, and `progress`, which anneals exploration."""
+        """Takes the network's weights, whose last layer gives values, `norm/...` if features are normalised, and
+        `progress`, which anneals exploration.
+        """
         self._weights = weights
         self._progress = float(weights["progress"])
 
@@ -228,6 +234,8 @@ class DQNActor:
         """Q, float32 `[slots, actions]`, and the next state."""
         agent = self._agent
         inputs = agent.observations.of_tree(obs)
+        if agent.normalise:
+            inputs["features"] = normalised(inputs["features"], self._weights)
         outputs, following = agent.network.step(_NUMPY, self._weights, inputs, state)
         values: Array = outputs["action"]
         if not agent.head.linear:

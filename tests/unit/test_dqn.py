@@ -29,6 +29,7 @@ SMALL = DQNSettings(hidden=(16, 8), batch=32)
 PARTS: dict[str, dict[str, Any]] = {
     "plain": {},
     "single": {"double": False, "n_step": 1},
+    "normalise": {"normalise": True},
     "dueling": {"dueling": True},
     "quantile": {"distribution": "quantile", "atoms": 5},
     "c51": {"distribution": "c51", "atoms": 7, "value_low": -2.0, "value_high": 2.0},
@@ -40,10 +41,18 @@ PARTS: dict[str, dict[str, Any]] = {
 }
 TOGETHER = {
     "rainbow": ("dueling", "c51", "prioritised"),
-    "quantiles of the rest": ("dueling", "quantile", "prioritised", "curiosity", "tightening"),
+    "quantiles of the rest": ("normalise", "dueling", "quantile", "prioritised", "curiosity", "tightening"),
     "r2d2": ("dueling", "prioritised", "lstm"),
-    "everything": ("dueling", "quantile", "prioritised", "curiosity", "tightening", "lstm"),
-    "everything with shares": ("dueling", "c51", "prioritised", "curiosity", "tightening", "gru"),
+    "everything": ("normalise", "dueling", "quantile", "prioritised", "curiosity", "tightening", "lstm"),
+    "everything with shares": (
+        "normalise",
+        "dueling",
+        "c51",
+        "prioritised",
+        "curiosity",
+        "tightening",
+        "gru",
+    ),
 }
 for _name, _parts in TOGETHER.items():
     PARTS[_name] = dict(itertools.chain.from_iterable(PARTS[part].items() for part in _parts))
@@ -96,10 +105,8 @@ def test_the_numpy_actor_and_the_torch_learner_agree(part: str) -> None:
     state = {name: rng.normal(size=rows.shape).astype(np.float32) for name, rows in actor.start(8).items()}
     with torch.no_grad():
         given = {name: torch.from_numpy(rows.copy()) for name, rows in state.items()}
-        weights = agent.folded(learner._trainable.tensors)
-        outputs = learner._unrolled(
-            weights, {"features": torch.from_numpy(obs)}, given, torch.from_numpy(keep)
-        )
+        weights, inputs = agent.folded(learner._trainable.tensors), learner._inputs({"obs": obs})
+        outputs = learner._unrolled(weights, inputs, given, torch.from_numpy(keep))
         theirs = learner._head.values(learner._ops, outputs).numpy()
     for tick in range(4):
         values, state = actor.values(obs[:, tick], state)
@@ -283,6 +290,26 @@ def test_curiosity_is_part_of_the_target() -> None:
     new, _ = learner._curiosity.rewards(batch)
     assert new.min() > 0
     assert np.abs(values - new[:, 0]).max() < 0.25 * new.max()
+
+
+def test_observations_are_scaled_by_what_real_ticks_began_with() -> None:
+    """Mean and deviation of each feature, RESET ticks and the last observation left out; one batch in ten is enough."""
+    agent = dqn("tightening", normalise=True)
+    learner = agent.learner("cpu", 1)
+    batch = batch_of(agent, 1)
+    batch["obs"] = batch["obs"] * np.float32(10) + np.arange(4, dtype=np.float32)
+    batch["flags"][:] = [0, 0, 0, TERMINATED, RESET, 0]
+    first = {name: values.copy() for name, values in batch.items()}
+    batch["obs"][:, [4, 6]] = 1e6
+    learner.update(batch)
+    for _ in range(8):
+        learner.update(batch_of(agent, 2))
+    weights = learner.weights()
+    seen = first["obs"][:, [0, 1, 2, 3, 5]].reshape(-1, 4)
+    np.testing.assert_allclose(weights["norm/mean"], seen.mean(axis=0), rtol=1e-4)
+    np.testing.assert_allclose(weights["norm/scale"], 1 / seen.std(axis=0), rtol=1e-4)
+    learner.update(batch_of(agent, 2))
+    assert not np.allclose(learner.weights()["norm/mean"], weights["norm/mean"])
 
 
 @pytest.mark.parametrize(
