@@ -25,6 +25,7 @@ from p2prl.learn.contracts import Array, Explore, Field, ReplaySpec, State, Tree
 from p2prl_agents.networks import Core, Network, Observations
 from p2prl_agents.ops import NumpyOps, Tensor
 from p2prl_agents.q_heads import Distribution, dueling, make_head
+from p2prl_agents.trainable import normalised
 
 if TYPE_CHECKING:
     from p2prl_agents.dqn_learner import DQNLearner
@@ -41,8 +42,10 @@ _NUMPY = NumpyOps()
 class DQNSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """DQN's settings. The defaults solve CartPole quickly and robustly."""
 
-    hidden: tuple[Positive, ...] = (256, 256)
+    hidden: tuple[Positive, ...] = (128, 128)
     """Units of each hidden layer."""
+    normalise: bool = True
+    """Scale observations by their running mean and deviation."""
     dueling: bool = False
     """Values of states and advantages of actions apart, on the last hidden layer."""
     distribution: Distribution = "none"
@@ -69,7 +72,7 @@ class DQNSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Discount per tick."""
     reward_scale: Above = 0.1
     """Rewards are multiplied by this inside the learner; values of about 1 to 10 are learned best."""
-    n_step: Positive = 3
+    n_step: Positive = 10
     """Rewards summed before the target bootstraps from the network."""
     double: bool = True
     """Double DQN: the online network chooses the next action, the target network values it."""
@@ -107,9 +110,9 @@ class DQNSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """T, the length of a session."""
     capacity_bytes: Positive = 64_000_000
     """Replay capacity over all shards, decoded."""
-    min_ticks: Positive = 2000
+    min_ticks: Positive = 1000
     """Ticks stored before the first update."""
-    samples_per_insert: Least0 = 2.0
+    samples_per_insert: Least0 = 4.0
     """How often a tick is sampled on average; 0 for as often as the trainer can."""
 
 
@@ -117,7 +120,7 @@ class DQN:
     """DQN bound to one environment."""
 
     Settings: ClassVar[type[msgspec.Struct]] = DQNSettings
-    ladder: ClassVar[int] = 4
+    ladder: ClassVar[int] = 2
 
     def __init__(self, env: EnvSpec, settings: DQNSettings) -> None:
         """Raises UsageError unless the action is one Discrete, and for settings that contradict each other."""
@@ -130,6 +133,7 @@ class DQN:
         self.actions = int(env.action.high[0]) - self.first_action + 1
         self.action_dtype = env.action.dtype
         self.observations = Observations(env)
+        self.normalise = s.normalise and self.observations.size > 0
         self.head = make_head(s.distribution, s.atoms, s.value_low, s.value_high)
         atoms = self.head.atoms
         heads = {"action": self.actions * atoms, **({"value": atoms} if s.dueling else {})}
@@ -147,7 +151,7 @@ class DQN:
         s = self.settings
         return ReplaySpec(
             kind="prioritised" if s.priority_exponent else "uniform",
-            ticks=max(s.ticks, s.n_step),
+            ticks=s.ticks if self.whole else max(s.ticks, s.n_step),
             batch=s.sessions if self.whole else s.batch,
             window=0 if self.whole else s.n_step,
             capacity_bytes=s.capacity_bytes,
@@ -179,7 +183,7 @@ def _check(s: DQNSettings) -> None:
     """Raises UsageError."""
     if s.value_low >= s.value_high:
         raise UsageError(f"agent.value_low ({s.value_low}) must be below agent.value_high ({s.value_high})")
-    if s.burn_in >= max(s.ticks, s.n_step):
+    if s.burn_in >= s.ticks:
         raise UsageError(f"agent.burn_in ({s.burn_in}) must be below agent.ticks ({s.ticks})")
     if s.burn_in and s.core == "none":
         raise UsageError("agent.burn_in warms up a memory: set agent.core too")
@@ -196,7 +200,9 @@ class DQNActor:
         self._progress = 0.0
 
     def load(self, weights: Weights) -> None:
-        """Takes the network's weights, whose last layer gives values, and `progress`, which anneals exploration."""
+        """Takes the network's weights, whose last layer gives values, `norm/...` if features are normalised, and
+        `progress`, which anneals exploration.
+        """
         self._weights = weights
         self._progress = float(weights["progress"])
 
@@ -228,6 +234,8 @@ class DQNActor:
         """Q, float32 `[slots, actions]`, and the next state."""
         agent = self._agent
         inputs = agent.observations.of_tree(obs)
+        if agent.normalise:
+            inputs["features"] = normalised(inputs["features"], self._weights)
         outputs, following = agent.network.step(_NUMPY, self._weights, inputs, state)
         values: Array = outputs["action"]
         if not agent.head.linear:

@@ -17,10 +17,12 @@ from p2prl_agents.maths import importance_weights, n_step, priorities, real, tig
 from p2prl_agents.ops import Tensor, TorchOps
 from p2prl_agents.policies import annealed, array
 from p2prl_agents.q_heads import make_head, means, of_actions
-from p2prl_agents.trainable import Trainable
+from p2prl_agents.trainable import Normaliser, Trainable, normalised
 
 #: Metrics are read from the device once in so many updates: each reading waits for it.
 METRICS_EVERY = 50
+#: Observations of one batch in so many are taken into the running mean and deviation: batches are alike.
+NORMALISE_EVERY = 10
 
 
 @dataclass(frozen=True)
@@ -59,12 +61,15 @@ class DQNLearner:
         self._curiosity: Curiosity | None = None
         if s.curiosity:
             self._curiosity = Curiosity(agent.observations, device, s.curiosity_learning_rate, seed + 1)
+        self._normaliser = Normaliser(agent.observations.size) if agent.normalise else None
+        self._scale: dict[str, Array] = {}
         self._updates = 0
 
     def update(self, batch: Batch) -> Update:
         """One step of Adam on windows of n ticks, or on whole sessions."""
         s, torch = self._agent.settings, self._torch
         self._updates += 1
+        self._see(batch)
         reward: Array = batch["reward"] * np.float32(s.reward_scale)
         if self._curiosity is not None:
             new, norm = self._curiosity.rewards(batch)
@@ -164,8 +169,19 @@ class DQNLearner:
         counted[:, : self._agent.settings.burn_in] = False
         return counted
 
+    def _see(self, batch: Batch) -> None:
+        """Take what real ticks began with into the running normalisation, now and then."""
+        if self._normaliser is None or (self._scale and self._updates % NORMALISE_EVERY):
+            return
+        counts = real(batch["flags"])
+        columns = {name: values[:, :-1][counts] for name, values in _observed(batch).items()}
+        self._normaliser.see(self._agent.observations.of_columns(columns)["features"])
+        self._scale = self._normaliser.scale()
+
     def _inputs(self, columns: Mapping[str, Array]) -> dict[str, Tensor]:
         inputs = self._agent.observations.of_columns(columns)
+        if self._normaliser is not None:
+            inputs["features"] = normalised(inputs["features"], self._scale)
         return {name: self._tensor(values) for name, values in inputs.items()}
 
     def _actions(self, batch: Batch) -> Tensor:
@@ -245,16 +261,19 @@ class DQNLearner:
         if self._head.linear:
             for part in ("q/action/weight", "q/action/bias"):
                 named[part] = means(named[part], self._head.atoms)
+        if self._normaliser is not None:
+            named.update(self._normaliser.scale())
         named["progress"] = np.array(self._progress(), np.float32)
         return named
 
     def save(self) -> Mapping[str, Array]:
-        """Weights, target, optimiser, the number of updates, and what curiosity has."""
+        """Weights, target, optimiser, normalisation, the number of updates, and what curiosity has."""
         curiosity = self._curiosity.save() if self._curiosity is not None else {}
         target = self._target_flat.to("cpu", copy=True).numpy()
         return {
             **self._trainable.save(),
             **curiosity,
+            **(self._normaliser.save() if self._normaliser is not None else {}),
             "target": target,
             "updates": np.array(self._updates, np.int64),
         }
@@ -264,6 +283,9 @@ class DQNLearner:
         self._trainable.load(state)
         self._target_flat.copy_(self._tensor(state["target"]))
         self._updates = int(state["updates"])
+        if self._normaliser is not None:
+            self._normaliser.load(state)
+            self._scale = self._normaliser.scale() if self._normaliser.seen else {}
         if self._curiosity is not None:
             self._curiosity.load(state)
 

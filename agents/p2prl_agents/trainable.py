@@ -157,6 +157,11 @@ class Normaliser:
     def __init__(self, size: int) -> None:
         self._mean, self._m2, self._count = np.zeros(size), np.zeros(size), 0.0
 
+    @property
+    def seen(self) -> bool:
+        """True once there is something to scale by."""
+        return self._count > 0
+
     def see(self, x: Array) -> None:
         """Take in features `[rows, size]`."""
         if not len(x):

@@ -29,6 +29,7 @@ SMALL = DQNSettings(hidden=(16, 8), batch=32)
 PARTS: dict[str, dict[str, Any]] = {
     "plain": {},
     "single": {"double": False, "n_step": 1},
+    "normalise": {"normalise": True},
     "dueling": {"dueling": True},
     "quantile": {"distribution": "quantile", "atoms": 5},
     "c51": {"distribution": "c51", "atoms": 7, "value_low": -2.0, "value_high": 2.0},
@@ -40,17 +41,26 @@ PARTS: dict[str, dict[str, Any]] = {
 }
 TOGETHER = {
     "rainbow": ("dueling", "c51", "prioritised"),
-    "quantiles of the rest": ("dueling", "quantile", "prioritised", "curiosity", "tightening"),
+    "quantiles of the rest": ("normalise", "dueling", "quantile", "prioritised", "curiosity", "tightening"),
     "r2d2": ("dueling", "prioritised", "lstm"),
-    "everything": ("dueling", "quantile", "prioritised", "curiosity", "tightening", "lstm"),
-    "everything with shares": ("dueling", "c51", "prioritised", "curiosity", "tightening", "gru"),
+    "everything": ("normalise", "dueling", "quantile", "prioritised", "curiosity", "tightening", "lstm"),
+    "everything with shares": (
+        "normalise",
+        "dueling",
+        "c51",
+        "prioritised",
+        "curiosity",
+        "tightening",
+        "gru",
+    ),
 }
 for _name, _parts in TOGETHER.items():
     PARTS[_name] = dict(itertools.chain.from_iterable(PARTS[part].items() for part in _parts))
 
 
 def dqn(part: str = "plain", **more: Any) -> DQN:
-    return DQN(CARTPOLE, DQNSettings(**{"hidden": (16, 8), "batch": 32, **PARTS[part], **more}))
+    base = {"hidden": (16, 8), "batch": 32, "n_step": 3, "normalise": False}
+    return DQN(CARTPOLE, DQNSettings(**{**base, **PARTS[part], **more}))
 
 
 def batch_of(agent: DQN, seed: int, flags: int = 0) -> dict[str, Array]:
@@ -96,10 +106,8 @@ def test_the_numpy_actor_and_the_torch_learner_agree(part: str) -> None:
     state = {name: rng.normal(size=rows.shape).astype(np.float32) for name, rows in actor.start(8).items()}
     with torch.no_grad():
         given = {name: torch.from_numpy(rows.copy()) for name, rows in state.items()}
-        weights = agent.folded(learner._trainable.tensors)
-        outputs = learner._unrolled(
-            weights, {"features": torch.from_numpy(obs)}, given, torch.from_numpy(keep)
-        )
+        weights, inputs = agent.folded(learner._trainable.tensors), learner._inputs({"obs": obs})
+        outputs = learner._unrolled(weights, inputs, given, torch.from_numpy(keep))
         theirs = learner._head.values(learner._ops, outputs).numpy()
     for tick in range(4):
         values, state = actor.values(obs[:, tick], state)
@@ -285,6 +293,26 @@ def test_curiosity_is_part_of_the_target() -> None:
     assert np.abs(values - new[:, 0]).max() < 0.25 * new.max()
 
 
+def test_observations_are_scaled_by_what_real_ticks_began_with() -> None:
+    """Mean and deviation of each feature, RESET ticks and the last observation left out; one batch in ten is enough."""
+    agent = dqn("tightening", normalise=True)
+    learner = agent.learner("cpu", 1)
+    batch = batch_of(agent, 1)
+    batch["obs"] = batch["obs"] * np.float32(10) + np.arange(4, dtype=np.float32)
+    batch["flags"][:] = [0, 0, 0, TERMINATED, RESET, 0]
+    first = {name: values.copy() for name, values in batch.items()}
+    batch["obs"][:, [4, 6]] = 1e6
+    learner.update(batch)
+    for _ in range(8):
+        learner.update(batch_of(agent, 2))
+    weights = learner.weights()
+    seen = first["obs"][:, [0, 1, 2, 3, 5]].reshape(-1, 4)
+    np.testing.assert_allclose(weights["norm/mean"], seen.mean(axis=0), rtol=1e-4)
+    np.testing.assert_allclose(weights["norm/scale"], 1 / seen.std(axis=0), rtol=1e-4)
+    learner.update(batch_of(agent, 2))
+    assert not np.allclose(learner.weights()["norm/mean"], weights["norm/mean"])
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -300,11 +328,12 @@ def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any
 
 
 def test_the_ladder_anneals_from_all_random_to_its_rungs() -> None:
-    agent = DQN(CARTPOLE, DQNSettings(hidden=(8,), batch=8, epsilon_updates=10))
+    """Two rungs; what is between them (no slot is) is geometric."""
+    agent = dqn(epsilon_updates=10)
     learner, actor = agent.learner("cpu", 1), agent.actor()
-    level = np.array([0.0, 0.25, 0.5, 0.75])
+    level = np.array([0.0, 0.25, 0.5])
     actor.load(learner.weights())
-    assert actor.epsilon(level).tolist() == [1.0] * 4
+    assert actor.epsilon(level).tolist() == [1.0] * 3
     for seed in range(12):
         learner.update(batch_of(agent, seed))
     actor.load(learner.weights())
@@ -316,12 +345,12 @@ def test_the_ladder_anneals_from_all_random_to_its_rungs() -> None:
 
 
 def test_shares_of_random_actions_are_what_epsilon_says() -> None:
-    agent = DQN(CARTPOLE, DQNSettings(hidden=(8,), epsilon_low=0.1, epsilon_high=0.8))
+    agent = dqn(epsilon_low=0.1, epsilon_high=0.8)
     actor = agent.actor()
     actor.load({**agent.learner("cpu", 1).weights(), "progress": np.array(1.0, np.float32)})
     slots = 4000
     obs = np.tile(np.array([[0.1, 0.2, -0.3, 0.4]], np.float32), (slots, 1))
-    level = np.repeat([0.0, 0.75], slots // 2)
+    level = np.repeat([0.0, 0.5], slots // 2)
     greedy = actor.act(obs, {}, None)[0]
     played = actor.act(obs, {}, Explore(np.random.default_rng(1), level))[0]
     share = (played != greedy).reshape(2, -1).mean(axis=1)
