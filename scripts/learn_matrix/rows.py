@@ -177,7 +177,7 @@ _MEMORY = (
         "cartpole-masked",
         Host("cartpole-masked"),
         _SOLVED,
-        Limits(1_000_000, 300),
+        Limits(400_000, 240),
         peer=Host("cartpole-masked", settings={"agent.core": "none"}, label="vtrace without memory"),
         bar=Bar(alone=True),
         short=True,
