@@ -3,6 +3,9 @@
 Source: Burda et al. 2019, arXiv:1810.12894. A fixed random network maps observations to an embedding; a second one
 learns to predict it from what was seen. Where it is wrong, little of the kind was seen. Only learners need it: rewards
 are worked out anew whenever a tick is sampled, so they fall as the place becomes familiar.
+
+Two things differ from the paper, which learns on-policy: rewards are divided by the running deviation of single errors,
+not of their discounted sums, since samples from a replay buffer have none; and an episode's end ends what is new, too.
 """
 
 from __future__ import annotations

@@ -38,7 +38,9 @@ from p2prl.wire import frames
 
 log = logging.getLogger("p2prl")
 
-_WEIGHTS_LIMITS = Limits(message_bytes=512_000_000, send_messages=1, receive_messages=3)
+#: Only the newest is used, so few would do. But libzmq (4.3.5, issues 3937, 4364, 4767) aborts the process if a
+#: connection ends while its queue is full and a heartbeat is due: as of a machine that slept. So they must not fill.
+_WEIGHTS_LIMITS = Limits(message_bytes=512_000_000, send_messages=1, receive_messages=2_000)
 #: Said again after 10, 20, 40 ... s: a host may be away for a night.
 _AWAY_SAY_S, _AWAY_SAY_MAX_S = 10.0, 600.0
 _PAUSED_AFTER_S = 2.0

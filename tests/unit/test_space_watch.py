@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from p2prl.core.schema import RESET, TERMINATED, TRUNCATED
+from p2prl.core.schema import RESET, TERMINATED
 from p2prl.learn.contracts import Explore
 from p2prl.learn.environments import EnvironmentFailed, NotFinite
 from p2prl.learn.rollout import Rollout
@@ -165,8 +165,8 @@ def test_a_reward_that_is_not_finite_costs_its_step_and_is_named(bad: float) -> 
     run = rollout(lambda: Plain(BOX, lambda e, t: (np.float32([0, t]), bad if (e, t) == (0, 3) else 1.0)), 1)
     bundle = sound(run)
     # Two steps, the failure, and then a fresh environment that fails in the same place, over and over.
-    assert bundle.columns["flags"][:, 0].tolist() == [0, TRUNCATED, RESET] * 4
-    assert bundle.episodes == [(2.0, 2, 0.0)] * 4
+    assert bundle.columns["flags"][:, 0].tolist() == [0, 0, RESET] * 4
+    assert bundle.episodes == []
     assert run.failures == 4
     assert run.failure == f"Odd-v0: slot 0: step gave the reward {bad:g}"
 
@@ -208,10 +208,10 @@ def test_an_observation_that_is_not_finite_costs_its_step_and_the_actor_never_se
     c = bundle.columns
     assert np.isfinite(c["obs"]).all()
     # One episode of five, one step of the next, the failure; then a new environment, whose second episode fails too.
-    begin = [0, 0, 0, 0, TERMINATED, RESET, TRUNCATED, RESET]
+    begin = [0, 0, 0, 0, TERMINATED, RESET, 0, RESET]
     assert c["flags"][:, 0].tolist() == [*begin, *begin, 0, 0, 0, 0]
     assert c["obs"][:9, 0, 1].tolist() == [0, 1, 2, 3, 4, 5, 0, 1, 0]
-    assert bundle.episodes[::2] == [(5.0, 5, 0.0), (1.0, 1, 0.0)] * 2
+    assert bundle.episodes[::2] == [(5.0, 5, 0.0)] * 2
     assert run.failures == 4
     assert run.failure.endswith("step gave obs[1] = nan")
 
@@ -231,7 +231,7 @@ def test_one_slot_costs_the_others_nothing() -> None:
     run = rollout(make, slots=3)  # the first made tells the spaces, so it is slot 1's that fails, once
     bundle = sound(run)
     assert [int(np.count_nonzero(bundle.columns["flags"][:, slot] & RESET)) for slot in range(3)] == [2, 2, 2]
-    assert bundle.columns["flags"][:4, 1].tolist() == [0, TRUNCATED, RESET, 0]
+    assert bundle.columns["flags"][:4, 1].tolist() == [0, 0, RESET, 0]
     assert run.failures == 1
 
 
