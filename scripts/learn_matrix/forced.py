@@ -12,6 +12,7 @@ from learn_matrix.child import Child
 from learn_matrix.kinds import Criterion, Forced, Limits, Run, Unavailable
 from p2prl.learn.spaces import env_spec
 from p2prl.registry import make_agent, make_env_factory, resolve_agent
+from p2prl.settings import find_experiment
 
 
 def run(ours: Forced, criterion: Criterion, limits: Limits, seed: int) -> Run:
@@ -47,11 +48,13 @@ def main() -> int:
 def _bare(config: dict[str, Any]) -> Any:
     from tests.learning.bare import Bare  # here: the parent needs none of what it brings
 
-    make_env = make_env_factory(config["env"], {})
+    experiment = find_experiment(config["experiment"])
+    make_env = make_env_factory(experiment.env.id, experiment.env.args)
     env = make_env()
-    spec = env_spec(env, config["env"])
+    spec = env_spec(env, experiment.env.id)
     env.close()
-    agent = make_agent(resolve_agent(config["agent"]), spec, config["settings"])
+    settings = {**experiment.agent.settings, **config["settings"]}
+    agent = make_agent(resolve_agent(experiment.agent.name), spec, settings)
     return Bare(agent, make_env, spec, slots=config["slots"], seed=config["seed"], lag=config["lag"])
 
 

@@ -55,7 +55,7 @@ class Host:
 
     Attributes:
         experiment: a preset's name.
-        agent: instead of the preset's.
+        agent, env: instead of the preset's.
         settings: `--set KEY=VALUE`.
         players: of the host itself. joiners: `p2prl join` on loopback, one player and one state folder each.
         label: what stands in the table where this is another row's peer.
@@ -63,6 +63,7 @@ class Host:
 
     experiment: str
     agent: str = ""
+    env: str = ""
     settings: Mapping[str, object] = field(default_factory=dict)
     players: int = 1
     joiners: int = 0
@@ -71,10 +72,14 @@ class Host:
 
 @dataclass(frozen=True)
 class Forced:
-    """The bare loop of tests/learning/bare.py, whose players are `lag` weights versions behind, exactly."""
+    """The bare loop of tests/learning/bare.py, whose players are `lag` weights versions behind, exactly.
 
-    env: str
-    agent: str
+    Attributes:
+        experiment: a preset's name. settings: of its agent, laid over the preset's.
+        slots: of the one player.
+    """
+
+    experiment: str
     lag: int
     settings: Mapping[str, object] = field(default_factory=dict)
     slots: int = 16

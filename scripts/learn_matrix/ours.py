@@ -60,6 +60,7 @@ def _arguments(
     return [
         *("p2prl", "host", ours.experiment),
         *(("--agent", ours.agent) if ours.agent else ()),
+        *(("--env", ours.env) if ours.env else ()),
         *(part for key, value in settings.items() for part in ("--set", f"{key}={_toml(value)}")),
         *("--players", str(ours.players), "--seed", str(seed), "--json"),
         *("--interface", "127.0.0.1", "--name", "learn", "--results", str(folder / "results")),

@@ -177,7 +177,7 @@ _MEMORY = (
         "cartpole-masked",
         Host("cartpole-masked"),
         _SOLVED,
-        Limits(1_000_000, 300),
+        Limits(400_000, 240),
         peer=Host("cartpole-masked", settings={"agent.core": "none"}, label="vtrace without memory"),
         bar=Bar(alone=True),
         short=True,
@@ -217,25 +217,24 @@ _MOBILE = (
     ),
 )
 
-#: Weights versions. A session of CartPole is 16 ticks (dqn: 32), an update has 16 sessions.
+#: Weights versions.
 LAGS = (0, 1, 2, 5, 8, 10, 20, 40)
 #: Up to which lag an agent is claimed to hold; ppo's is its own max_lag, which a real run enforces.
 HOLDS_TO = {"vtrace": 20, "dqn": 20, "ppo": 8}
+PRESETS = {"vtrace": "cartpole-vtrace", "dqn": "cartpole", "ppo": "cartpole-ppo"}
 
 
 def _forced(agent: str, lag: int) -> Row:
     settings = {"max_lag": 0} if agent == "ppo" else {}  # let in, to see where it gives way
     held = Bar(like=f"lag-{agent}-0" if lag else "")
-    bar = held if lag <= HOLDS_TO[agent] else Bar(none=True)
-    limits = Limits(1_500_000 if agent == "dqn" else 600_000, 600)
     return Row(
         f"lag-{agent}-{lag}",
         agent,
         _CARTPOLE,
-        Forced(_CARTPOLE, agent, lag, settings),
+        Forced(PRESETS[agent], lag, settings),
         _SOLVED,
-        limits,
-        bar=bar,
+        Limits(1_500_000 if agent == "dqn" else 600_000, 600),
+        bar=held if lag <= HOLDS_TO[agent] else Bar(none=True),
     )
 
 
@@ -245,7 +244,7 @@ CROWDS = (1, 4, 16)
 
 def _crowd(agent: str, players: int) -> Row:
     settings = {"env.args.tick_s": 0.01, "play.envs": 4}
-    ours = Host("cartpole-realtime", agent, settings, players=0, joiners=players)
+    ours = Host(PRESETS[agent], env="realtime", settings=settings, players=0, joiners=players)
     bar = Bar(like=f"players-{agent}-1" if players > 1 else "")
     return Row(
         f"players-{agent}-{players}",

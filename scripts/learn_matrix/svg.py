@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 
 WIDTH, HEIGHT = 640, 360
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 34, 44
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 54, 44
 COLOURS = {"ours": "#0b6e99", "peer": "#c4622d", "third": "#5a8f29", "mark": "#888888"}
 
 
@@ -81,11 +81,11 @@ def _drawn(line: Line, at: Callable[[float, float], tuple[float, float]]) -> lis
 
 def _legend(lines: Sequence[Line]) -> list[str]:
     named = list({line.label: line for line in lines if line.label}.values())
-    parts = []
-    for index, line in enumerate(named):
-        y = _TOP + 10 + 16 * index
-        parts.append(f'<path d="M{_LEFT + 8} {y - 4}h18" stroke="{line.colour}" stroke-width="2"/>')
-        parts.append(_text(_LEFT + 32, y, line.label, anchor="start"))
+    parts, x = [], _LEFT
+    for line in named:
+        parts.append(f'<path d="M{x} 36h18" stroke="{line.colour}" stroke-width="2"/>')
+        parts.append(_text(x + 24, 40, line.label, anchor="start"))
+        x += 48 + 6 * len(line.label)
     return parts
 
 

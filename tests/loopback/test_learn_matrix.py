@@ -49,7 +49,7 @@ def test_what_is_missing_is_told_in_its_own_words(home: object) -> None:
 
 
 def test_a_forced_lag_is_what_was_measured(home: object) -> None:
-    run = forced.run(Forced("CartPole-v1", "ppo", 2, {"epochs": 1}), Criterion(30), LIMITS, seed=1)
+    run = forced.run(Forced("cartpole-ppo", 2, {"epochs": 1}), Criterion(30), LIMITS, seed=1)
     assert run.reached, run.end
     assert run.lag_mean is not None
     assert 1.5 < run.lag_mean <= 2.0

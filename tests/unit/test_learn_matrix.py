@@ -60,7 +60,9 @@ def test_experiments_of_rows_exist(ours: Host) -> None:
         f"{key}={json.dumps(value) if not isinstance(value, str) else value}"
         for key, value in ours.settings.items()
     ]
-    flags = ExperimentFlags(ours.experiment, agent=ours.agent or None, assignments=assignments)
+    flags = ExperimentFlags(
+        ours.experiment, env=ours.env or None, agent=ours.agent or None, assignments=assignments
+    )
     try:
         check_installed(effective_experiment(flags))
     except MissingPackage as error:
