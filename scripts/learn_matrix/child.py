@@ -26,6 +26,9 @@ class Child:
 
     It leads a session of its own, so that Ctrl-C reaches this program first, which ends its children in order.
 
+    Attributes:
+        late: it took longer than `kill_after_s`, and was killed.
+
     Args:
         kill_after_s: a child that hangs does not hang the matrix.
         listen: False if nobody will read its lines.
@@ -52,7 +55,8 @@ class Child:
         self._errors: deque[str] = deque(maxlen=_KEPT_LINES)
         self._reader = threading.Thread(target=self._read_errors, daemon=True)
         self._reader.start()
-        self._guard = threading.Timer(kill_after_s, self._process.kill)
+        self.late = False
+        self._guard = threading.Timer(kill_after_s, self._give_up)
         self._guard.daemon = True
         self._guard.start()
 
@@ -96,6 +100,10 @@ class Child:
         for pipe in (self._process.stdout, self._process.stderr):
             if pipe is not None:
                 pipe.close()
+
+    def _give_up(self) -> None:
+        self.late = True
+        self._process.kill()
 
     def _read_errors(self) -> None:
         assert self._process.stderr is not None

@@ -19,11 +19,13 @@ def run(ours: Forced, criterion: Criterion, limits: Limits, seed: int) -> Run:
     """One seed.
 
     Raises:
-        Unavailable: the process ended without a result.
+        Unavailable: the process ended with an error.
     """
     config = json.dumps({**asdict(ours), "goal": criterion.goal, "max_steps": limits.steps, "seed": seed})
     with Child(["learn_matrix.forced", config], kill_after_s=limits.seconds) as child:
         found = [event for _, event in child.events()]
+        if child.late:
+            return Run(seed, end=f"not within {limits.seconds:g} s")
         if not found:
             raise Unavailable(child.last_words)
     return Run(**{**found[-1], "curve": [tuple(point) for point in found[-1]["curve"]]})

@@ -102,8 +102,10 @@ def verdict(
         return False, "; ".join(f"seed {run.seed}: {run.end}" for run in late)
     if bar.needs_peer and theirs is None:
         return None, "without its peer"
-    if bar.like and bar.like not in others:
-        return None, f"without {bar.like}"
+    if bar.needs_peer and not bar.alone and theirs is not None and theirs["steps_median"] is None:
+        return None, "most seeds of the peer never came there"
+    if bar.like and None in (others.get(bar.like, {}).get("steps_range") or [None]):
+        return None, f"without {bar.like}, all seeds of it"
     failed = _missed(bar, mine, theirs or {}, others)
     return not failed, "; ".join(failed)
 
@@ -117,9 +119,11 @@ def _missed(bar: Bar, mine: Result, theirs: Result, others: Mapping[str, Result]
     if bar.alone and theirs["steps_range"][0] is not None:
         failed.append("the peer reached it, too")
     if bar.like:
-        slowest = (others[bar.like]["steps_range"] or [None, None])[1]
-        if slowest is not None and mine["steps_range"][0] > slowest:
+        other = others[bar.like]
+        if mine["steps_median"] > other["steps_range"][1]:
             failed.append(f"more steps than any seed of {bar.like}")
+        if bar.faster and mine["seconds_median"] > other["seconds_median"]:
+            failed.append(f"slower than {bar.like}")
     return failed
 
 

@@ -92,7 +92,8 @@ class Sb3:
     Attributes:
         envs: environments that it steps in turn.
         steps: the length that its schedules are made for.
-        settings: its keyword arguments.
+        env_args: the environment's keyword arguments.
+        settings: the algorithm's.
         falling: those of them that fall to 0, linearly.
         normalise: observations and rewards by their running deviation (VecNormalize).
     """
@@ -101,6 +102,7 @@ class Sb3:
     env: str
     steps: int
     envs: int = 1
+    env_args: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     falling: tuple[str, ...] = ()
     normalise: bool = False
@@ -132,7 +134,8 @@ class Bar:
     Attributes:
         steps, seconds: the median at most so many times the peer's.
         alone: no seed of the peer reaches it.
-        like: a row whose range of steps this one's must overlap, or be below.
+        like: a row that all its seeds reached, within or below whose range of steps this one's median must be.
+        faster: the median of seconds at most that of `like`.
         none: nothing at all is claimed, not even that it is reached.
     """
 
@@ -140,6 +143,7 @@ class Bar:
     seconds: float | None = None
     alone: bool = False
     like: str = ""
+    faster: bool = False
     none: bool = False
 
     @property
@@ -154,7 +158,8 @@ class Bar:
             f"steps <= {self.steps:g} x the peer's" if self.steps is not None else "",
             f"seconds <= {self.seconds:g} x the peer's" if self.seconds is not None else "",
             "the peer never reaches it" if self.alone else "",
-            f"steps as of {self.like}" if self.like else "",
+            f"steps within {self.like}'s range or below" if self.like else "",
+            "no slower than it" if self.faster else "",
             "none" if self.none else "",
         ]
         return ", ".join(part for part in parts if part) or "all seeds reach it"
@@ -166,7 +171,7 @@ class Row:
 
     Attributes:
         agent, env: for people.
-        short: a CI test in tests/learning shows the same, in the bare loop.
+        short: the CI test that shows the same in the bare loop, FILE::TEST after tests/learning/test_learning_.
     """
 
     name: str
@@ -178,7 +183,7 @@ class Row:
     peer: Sb3 | Host | Policies | None = None
     bar: Bar = Bar()
     seeds: tuple[int, ...] = (1, 2, 3)
-    short: bool = False
+    short: str = ""
 
 
 @dataclass

@@ -38,7 +38,9 @@ def run(peer: Sb3, criterion: Criterion, limits: Limits, seed: int) -> Run:
                 result.curve.append((event["steps"], event["mean"]))
             elif not result.reached:
                 result.steps, result.seconds, result.end = event["steps"], at - event["apart_s"], ""
-        if child.code:
+        if child.late and not result.reached:
+            result.end = f"not within {limits.seconds + _SPARE_S:g} s"
+        elif child.code and not child.late:
             raise Unavailable(f"the peer ended with {child.code}: {child.last_words}")
     return result
 

@@ -31,8 +31,8 @@ _LAG_HEAD = """\
 
 One process, no network: players are exactly so many weights versions behind. `ppo` refuses in a run what is older than
 its `max_lag` (8); here that is switched off, to see where it gives way. What is claimed: `vtrace` and `dqn` hold to 20
-versions, `ppo` to its `max_lag`, with steps as without lag (the seeds' ranges overlap). A version of `vtrace` and `ppo`
-is an update, one of `dqn` all updates on a bundle.
+versions, `ppo` to its `max_lag`, with steps as without lag: their median lies within the range of the seeds without
+lag, or below. A version of `vtrace` and `ppo` is an update, one of `dqn` all updates on a bundle.
 """
 _PLAYERS_HEAD = """\
 ## More players
@@ -146,13 +146,24 @@ def _verdict(row: Mapping[str, Any]) -> str:
 def _circumstances(rows: Sequence[Result]) -> str:
     """On what each row was measured, said once for all rows that share it."""
     groups: dict[str, list[str]] = {}
+    loads: dict[str, list[float]] = {}
     for row in rows:
         if "machine" not in row:
             continue
         versions = ", ".join(f"{name} {version}" for name, version in row["versions"].items())
-        groups.setdefault(f"{row['date']}, {row['machine']}; {versions}", []).append(row["name"])
-    lines = [f"* {what}: {', '.join(f'`{name}`' for name in names)}" for what, names in groups.items()]
+        what = f"{row['date']}, {row['machine']}; {versions}"
+        groups.setdefault(what, []).append(row["name"])
+        loads.setdefault(what, []).append(row["load"])
+    lines = [
+        f"* {what}; load beforehand {_between(loads[what])}: {', '.join(f'`{name}`' for name in names)}"
+        for what, names in groups.items()
+    ]
     return "\n".join(["## Measured on\n", *(_wrapped(line) for line in lines)]) + "\n"
+
+
+def _between(values: Sequence[float]) -> str:
+    low, high = min(values), max(values)
+    return f"{low:g}" if low == high else f"{low:g} to {high:g}"
 
 
 def _wrapped(line: str, width: int = 118) -> str:

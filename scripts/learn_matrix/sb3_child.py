@@ -54,7 +54,9 @@ class Watch(BaseCallback):
             return False
         self._next_eval += _EVALUATE_EVERY
         began = time.monotonic()
-        env = make_vec_env(self._config["env"], _EVAL_ENVS, seed=_EVAL_SEED)
+        env = make_vec_env(
+            self._config["env"], _EVAL_ENVS, seed=_EVAL_SEED, env_kwargs=self._config["env_args"]
+        )
         returns, _ = evaluate_policy(self.model, env, _EPISODES, return_episode_rewards=True)
         env.close()
         self._apart_s += time.monotonic() - began
@@ -79,7 +81,7 @@ def main() -> int:
     """Learn as the one argument, an object, says."""
     config = json.loads(sys.argv[1])
     torch.set_num_threads(1)
-    env = make_vec_env(config["env"], config["envs"], seed=config["seed"])
+    env = make_vec_env(config["env"], config["envs"], seed=config["seed"], env_kwargs=config["env_args"])
     if config["normalise"]:
         env = VecNormalize(env, gamma=config["settings"].get("gamma", 0.99))
     settings = dict(config["settings"])

@@ -55,8 +55,12 @@ def test_a_forced_lag_is_what_was_measured(home: object) -> None:
     assert 1.5 < run.lag_mean <= 2.0
 
 
+def test_a_forced_run_that_takes_too_long_is_a_miss(home: object) -> None:
+    run = forced.run(Forced("cartpole-ppo", 2), Criterion(1e9), Limits(10**9, 5), seed=1)
+    assert (run.reached, run.end) == (False, "not within 5 s")
+
+
 def test_a_peer_reaches_its_criterion_too(home: object) -> None:
-    pytest.importorskip("stable_baselines3")
     peer = Sb3(
         "PPO",
         "CartPole-v1",
@@ -73,7 +77,6 @@ def test_a_peer_reaches_its_criterion_too(home: object) -> None:
 
 
 def test_a_peer_that_fails_is_no_result(home: object) -> None:
-    pytest.importorskip("stable_baselines3")
     with pytest.raises(Unavailable, match="no_such_setting"):
         peers.run(
             Sb3("PPO", "CartPole-v1", 1000, settings={"no_such_setting": 1}), Criterion(25), LIMITS, seed=1
