@@ -5,6 +5,8 @@ float Box one Gaussian per element with a standard deviation that does not depen
 are all the parts of their leaves. Parts are independent given the observation, so log-probabilities and entropies add
 up.
 
+With `apart` the log-probabilities of the parts stay apart, for a learner that clips each part's ratio by itself.
+
 A Gaussian draw may lie outside the box; what the environment gets is clipped to it, and what the policy drew travels
 beside it as the field `drawn`, because its probability is the one that counts.
 """
@@ -43,9 +45,10 @@ class Actions:
         outputs: K, how many outputs of the network it takes: logits of all categorical parts, then means.
         categories: sizes of the categorical parts.
         gaussians: D, the number of Gaussian parts.
+        log_probs: the shape of a draw's log-probability: `()`, or with `apart` `(parts,)`, categorical ones first.
     """
 
-    def __init__(self, env: EnvSpec, agent: str) -> None:
+    def __init__(self, env: EnvSpec, agent: str, apart: bool = False) -> None:
         """Raises UsageError for an action it cannot draw."""
         self._space = env.action
         self._categorical: dict[str, _Place] = {}
@@ -63,12 +66,13 @@ class Actions:
             else:
                 raise UsageError(f"{agent} cannot draw {name} of {env.id}: a Box of {leaf.dtype}")
         self.categories = tuple(sizes)
+        self.log_probs = (len(sizes) + self.gaussians,) if apart else ()
         self._index, self._mask = _layout(sizes)
         self.outputs = sum(sizes) + self.gaussians
 
     def fields(self) -> dict[str, Field]:
         """`log_prob` of what was drawn, and `drawn` where there are Gaussians."""
-        fields = {"log_prob": Field("float32")}
+        fields = {"log_prob": Field("float32", self.log_probs)}
         if self.gaussians:
             fields["drawn"] = Field("float32", (self.gaussians,))
         return fields
@@ -81,19 +85,20 @@ class Actions:
         """Actions and the fields of `[rows, K]` outputs; without a generator the likeliest action."""
         rows = len(outputs)
         picked, drawn = np.zeros((rows, 0), np.int64), np.zeros((rows, 0), np.float32)
-        log_prob: Array = np.zeros(rows, np.float32)
+        parts: list[Array] = [np.zeros((rows, 0), np.float32)]
         if self.categories:
             logp = self._log_softmax(outputs)
             noise = 0.0 if rng is None else rng.gumbel(size=logp.shape).astype(np.float32)
             picked = (logp + noise).argmax(axis=-1)
-            log_prob += np.take_along_axis(logp, picked[..., None], axis=-1)[..., 0].sum(axis=-1)
+            parts.append(np.take_along_axis(logp, picked[..., None], axis=-1)[..., 0])
         if self.gaussians:
             assert log_std is not None
             mean, std = outputs[:, -self.gaussians :], np.exp(log_std)
             noise = np.zeros_like(mean) if rng is None else rng.standard_normal(mean.shape, np.float32)
             drawn = mean + std * noise
-            log_prob += (-0.5 * noise**2 - log_std - _HALF_LOG_2PI).sum(axis=-1)
-        fields = {"log_prob": log_prob.astype(np.float32)}
+            parts.append(-0.5 * noise**2 - log_std - _HALF_LOG_2PI)
+        log_prob: Array = np.concatenate(parts, axis=-1)
+        fields = {"log_prob": (log_prob if self.log_probs else log_prob.sum(axis=-1)).astype(np.float32)}
         if self.gaussians:
             fields["drawn"] = drawn.astype(np.float32)
         return self._tree(picked, drawn), fields
@@ -132,22 +137,23 @@ class Actions:
     def judge(
         self, torch: Any, outputs: Tensor, log_std: Tensor | None, picked: Tensor, drawn: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Log-probabilities of what was taken, and entropies, `[rows]`, of outputs `[rows, K]` in torch."""
-        log_prob: Tensor = torch.zeros(outputs.shape[0], device=outputs.device)
-        entropy: Tensor = torch.zeros_like(log_prob)
+        """Log-probabilities of what was taken, `[rows, *log_probs]`, and entropies, `[rows]`; outputs `[rows, K]`."""
+        parts: list[Tensor] = [torch.zeros((outputs.shape[0], 0), device=outputs.device)]
+        entropy: Tensor = torch.zeros(outputs.shape[0], device=outputs.device)
         if self.categories:
             index = torch.from_numpy(self._index).to(outputs.device)
             mask = torch.from_numpy(self._mask).to(outputs.device)
             logp = torch.log_softmax(outputs[:, index] + mask, dim=-1)
-            log_prob = log_prob + logp.gather(-1, picked[..., None]).squeeze(-1).sum(dim=-1)
+            parts.append(logp.gather(-1, picked[..., None]).squeeze(-1))
             entropy = entropy - (logp.exp() * logp).sum(dim=(-1, -2))
         if self.gaussians:
             mean = outputs[:, -self.gaussians :]
             assert log_std is not None
             off = (drawn - mean) / log_std.exp()
-            log_prob = log_prob + (-0.5 * off**2 - log_std - _HALF_LOG_2PI).sum(dim=-1)
+            parts.append(-0.5 * off**2 - log_std - _HALF_LOG_2PI)
             entropy = entropy + (log_std + 0.5 + _HALF_LOG_2PI).sum()
-        return log_prob, entropy
+        log_prob: Tensor = torch.cat(parts, dim=-1)
+        return log_prob if self.log_probs else log_prob.sum(dim=-1), entropy
 
 
 def _layout(sizes: list[int]) -> tuple[Array, Array]:

@@ -32,6 +32,7 @@ class ActorCritic:
         agent: the algorithm's name, for errors.
         hidden, activation, core, core_units: as in networks.py.
         normalise: scale features by their running mean and deviation.
+        apart: keep the log-probabilities of an action's parts apart.
 
     Raises:
         UsageError: the action space has something that cannot be drawn.
@@ -48,9 +49,10 @@ class ActorCritic:
         core: Core,
         core_units: int,
         normalise: bool,
+        apart: bool = False,
     ) -> None:
         self.observations = Observations(env)
-        self.actions = Actions(env, agent)
+        self.actions = Actions(env, agent, apart)
         self.recurrent = core != "none"
         self.normalise = normalise and self.observations.size > 0
         heads = {"logits": self.actions.outputs}
@@ -219,7 +221,7 @@ class PolicyLearner:
         return out["logits"], out["value"].squeeze(-1)
 
     def judge(self, outputs: Tensor, sessions: Sessions) -> tuple[Tensor, Tensor]:
-        """Log-probabilities of what was taken and entropies, `[N, L]`, of outputs `[N, L, K]`."""
+        """Log-probabilities of what was taken, `[N, L, *log_probs]`, and entropies, `[N, L]`; outputs `[N, L, K]`."""
         shape = outputs.shape[:2]
         log_prob, entropy = self.nets.actions.judge(
             self.torch,
@@ -228,7 +230,7 @@ class PolicyLearner:
             sessions.picked.flatten(0, 1),
             sessions.drawn.flatten(0, 1),
         )
-        return log_prob.reshape(shape), entropy.reshape(shape)
+        return log_prob.reshape(*shape, *log_prob.shape[1:]), entropy.reshape(shape)
 
     def tensor(self, values: Array) -> Tensor:
         """On the device."""

@@ -7,6 +7,11 @@ however old: the clip then bounds how far an update moves from it. Advantages ar
 critic of now. What is older than `max_lag` versions is refused by the shards as stale, because the clip would leave
 nothing to learn from it.
 
+An action of many parts (MultiDiscrete, Dict, Box) has a ratio that is the product of theirs: with 15 parts almost every
+tick is clipped after a step or two, for what a few parts did. With `apart` each part has its own ratio and clip, and
+all share the advantage, which is independent PPO for a team of agents with one network (de Witt et al. 2020,
+arXiv:2011.09533).
+
 With `core` the policy has a memory, as in vtrace.py; minibatches are then of whole sessions.
 """
 
@@ -74,6 +79,8 @@ class PPOSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Passes over each batch."""
     minibatch: Positive = 256
     """Ticks per gradient step; with a core, so many ticks' whole sessions."""
+    apart: bool = False
+    """Clip the ratio of each part of a MultiDiscrete, Dict or Box action by itself, as if a team had drawn them."""
     target_kl: Annotated[float, Meta(ge=0.0)] = 0.0
     """Leave the remaining epochs out once the policy is so far from the one that played; 0 for never."""
     reward_scale: Above = 1.0
@@ -114,6 +121,7 @@ class PPO:
             core=s.core,
             core_units=s.core_units,
             normalise=s.normalise,
+            apart=s.apart,
         )
 
     def fields(self) -> Mapping[str, Field]:
@@ -188,7 +196,7 @@ class PPOLearner(PolicyLearner):
         mask[:, : s.burn_in] = False
         arrays = {"mask": mask, "advantage": advantage, "target": target, "log_prob": batch["log_prob"]}
         if not self.nets.recurrent:
-            arrays = {name: part.reshape(-1, 1) for name, part in arrays.items()}
+            arrays = {name: part.reshape(-1, 1, *part.shape[2:]) for name, part in arrays.items()}
         explained = explained_variance(target[mask], values[:, :-1][mask])
         return {name: self.tensor(part) for name, part in arrays.items()}, explained
 
@@ -215,14 +223,17 @@ class PPOLearner(PolicyLearner):
         advantage = (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-8)
         fallen = annealed(1.0, s.learning_rate_end, self.updates, s.learning_rate_updates)
         ratio, clip = log_ratio.exp(), s.clip * fallen
-        policy_loss = -surrogate(torch, ratio, advantage, clip).mean()
+        if s.apart:
+            policy_loss = -surrogate(torch, ratio, advantage[:, None], clip).sum(dim=-1).mean()
+        else:
+            policy_loss = -surrogate(torch, ratio, advantage, clip).mean()
         value_loss = 0.5 * (data["target"] - values)[mask].square().mean()
         bonus = entropy[mask].mean()
         loss = policy_loss + s.value_weight * value_loss - s.entropy * bonus
         norm = self.trainable.step(loss, s.learning_rate * fallen, s.max_grad_norm)
         with torch.no_grad():
             # Schulman's estimator (joschu.net/blog/kl-approx.html): unbiased, never negative.
-            kl = (ratio - 1 - log_ratio).mean()
+            kl = (ratio - 1 - log_ratio).sum() / len(ratio)  # of all parts together
             outside = ((ratio - 1).abs() > clip).float().mean()
         losses = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": bonus}
         numbers = {name: float(value.detach()) for name, value in losses.items()}
@@ -230,5 +241,5 @@ class PPOLearner(PolicyLearner):
 
 
 def surrogate(torch: Any, ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
-    """The clipped objective of each tick (the paper's equation 7), of two tensors of one shape."""
+    """The clipped objective of each tick, or part of one (the paper's equation 7)."""
     return torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)

@@ -29,12 +29,14 @@ SPEC = env_spec(make(), "chain")
 CORES = ("none", "gru", "lstm")
 
 
-def played(agent: Any, learner: PolicyLearner, bundles: int = 3) -> dict[str, np.ndarray]:
+def played(
+    agent: Any, learner: PolicyLearner, bundles: int = 3, env: Any = make, spec: Any = SPEC
+) -> dict[str, np.ndarray]:
     """A batch of sessions `[N, T]` as the trainer gets them, after a bundle whose state the others inherit."""
     actor = agent.actor()
     actor.load(learner.weights())
-    schema = session_schema(SPEC, agent.fields(), agent.replay().ticks)
-    rollout = Rollout(make, SPEC, schema, actor, slots=4, ladder=1, rank=0, seed=3)
+    schema = session_schema(spec, agent.fields(), agent.replay().ticks)
+    rollout = Rollout(env, spec, schema, actor, slots=4, ladder=1, rank=0, seed=3)
     try:
         rollout.collect()
         columns = [rollout.collect().columns for _ in range(bundles)]
@@ -183,6 +185,40 @@ def test_ppo_leaves_epochs_out_once_the_policy_has_moved() -> None:
     near = make_agent(PPO, SPEC, {**settings, "target_kl": 0.01})
     learner = near.learner("cpu", 5)
     assert learner.update(played(near, learner)).metrics["steps"] < 50
+
+
+class Team(gym.Env[Any, Any]):
+    """Three parts, each right or wrong by itself, for five ticks."""
+
+    observation_space = gym.spaces.Box(0, 1, (3,), np.float32)
+    action_space = gym.spaces.MultiDiscrete([2, 2, 2])
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._tick, self._wanted = 0, self.np_random.integers(2, size=3)
+        return self._wanted.astype(np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        reward = float((action == self._wanted).mean())
+        self._tick, self._wanted = self._tick + 1, self.np_random.integers(2, size=3)
+        return self._wanted.astype(np.float32), reward, self._tick == 5, False, {}
+
+
+@pytest.mark.parametrize("epochs", [1, 10])
+@pytest.mark.parametrize(("env", "differs"), [(make, False), (Team, True)], ids=["chain", "team"])
+def test_parts_with_ratios_of_their_own_begin_alike_and_then_go_their_own_way(
+    env: Any, differs: bool, epochs: int
+) -> None:
+    """Where all ratios are 1 the gradient is the same; later it is not, unless there is but one part."""
+    spec, ends = env_spec(env(), "some"), []
+    for apart in (False, True):
+        settings = {"epochs": epochs, "minibatch": 10_000, "ticks": 12, "learning_rate": 0.02, "apart": apart}
+        agent = make_agent(PPO, spec, settings)
+        learner = agent.learner("cpu", 5)
+        metrics = learner.update(played(agent, learner, env=env, spec=spec)).metrics
+        assert metrics["steps"] == epochs
+        ends.append(np.concatenate([part.ravel() for part in learner.weights().values()]))
+    assert np.allclose(*ends, atol=1e-4) is not (differs and epochs > 1)
 
 
 @pytest.mark.parametrize("core", CORES)

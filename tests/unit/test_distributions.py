@@ -27,9 +27,9 @@ SPACES: dict[str, gym.Space[Any]] = {
 }
 
 
-def actions_of(space: gym.Space[Any]) -> tuple[Actions, EnvSpec]:
+def actions_of(space: gym.Space[Any], apart: bool = False) -> tuple[Actions, EnvSpec]:
     plain = EnvSpec("test", plain_space(gs.Discrete(2), "obs", "test"), plain_space(space, "action", "test"))
-    return Actions(plain, "tester"), plain
+    return Actions(plain, "tester", apart), plain
 
 
 @pytest.mark.parametrize("kind", SPACES)
@@ -50,6 +50,30 @@ def test_what_was_drawn_is_judged_alike_by_player_and_learner(kind: str) -> None
     theirs_p, theirs_h = by_torch(actions, torch.from_numpy(outputs), scale, picked, drawn)
     torch.testing.assert_close(log_prob, theirs_p, atol=2e-5, rtol=1e-5)
     torch.testing.assert_close(entropy, theirs_h, atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", SPACES)
+def test_parts_that_are_kept_apart_multiply_to_the_whole(kind: str) -> None:
+    (together, env), (apart, _) = actions_of(SPACES[kind]), actions_of(SPACES[kind], apart=True)
+    parts = len(apart.categories) + apart.gaussians
+    assert together.fields()["log_prob"].shape == ()
+    assert apart.fields()["log_prob"].shape == (parts,)
+    outputs = np.random.default_rng(1).normal(size=(50, apart.outputs)).astype(np.float32)
+    log_std = np.full(apart.gaussians, -0.3, np.float32) if apart.gaussians else None
+    tree, whole = together.draw(outputs, log_std, np.random.default_rng(2))
+    same, each = apart.draw(outputs, log_std, np.random.default_rng(2))
+    columns = {name: values[:, None] for name, values in split(env.action, "action", tree).items()}
+    for name, values in split(env.action, "action", same).items():
+        np.testing.assert_array_equal(values[:, None], columns[name])
+    assert each["log_prob"].shape == (50, parts)
+    np.testing.assert_allclose(each["log_prob"].sum(axis=-1), whole["log_prob"], atol=2e-5)
+    batch = columns | {name: values[:, None] for name, values in each.items()}
+    picked, drawn = (
+        torch.from_numpy(part[:, 0]) for part in apart.taken(batch | {"flags": np.zeros((50, 1), np.uint8)})
+    )
+    scale = None if log_std is None else torch.from_numpy(log_std)
+    log_prob, _ = apart.judge(torch, torch.from_numpy(outputs), scale, picked, drawn)
+    np.testing.assert_allclose(each["log_prob"], log_prob.numpy(), atol=2e-5)
 
 
 def by_torch(actions: Actions, outputs: Any, log_std: Any, picked: Any, drawn: Any) -> tuple[Any, Any]:
