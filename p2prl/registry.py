@@ -117,6 +117,11 @@ def make_env_factory(env_id: str, args: Mapping[str, Any], provided_by: str = ""
     return EnvFactory(env_id, source, lambda **kwargs: gym.make(env_id, **kwargs), args)
 
 
+def is_accelerated(cls: type[Agent]) -> bool:
+    """Whether the agent's learner may use a GPU: yes, unless its class says `accelerated = False`."""
+    return bool(getattr(cls, "accelerated", True))
+
+
 def resolve_agent(name: str, provided_by: str = "") -> type[Agent]:
     """Look an agent up: an entry point's name, or `path/to/file.py:Name`.
 

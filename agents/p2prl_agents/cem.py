@@ -69,6 +69,7 @@ class CEM:
 
     Settings: ClassVar[type[msgspec.Struct]] = CEMSettings
     ladder: ClassVar[int] = 1
+    accelerated: ClassVar[bool] = False
 
     def __init__(self, env: EnvSpec, settings: CEMSettings) -> None:
         """Raises UsageError for an action that is a Box of integers."""

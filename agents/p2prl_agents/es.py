@@ -92,6 +92,7 @@ class ES:
 
     Settings: ClassVar[type[msgspec.Struct]] = ESSettings
     ladder: ClassVar[int] = 1
+    accelerated: ClassVar[bool] = False
 
     def __init__(self, env: EnvSpec, settings: ESSettings) -> None:
         """Raises UsageError for an action that is a Box of integers."""

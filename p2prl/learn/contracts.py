@@ -163,6 +163,7 @@ class Agent(Protocol):
     Attributes:
         Settings: a frozen msgspec.Struct with a default for each setting; `--set agent.NAME=VALUE` fills it.
         ladder: rungs of the exploration ladder; 1 if all slots explore alike.
+        accelerated: may be left out; False says that the learner computes in numpy, so that nobody looks for a GPU.
     """
 
     Settings: ClassVar[type[msgspec.Struct]]

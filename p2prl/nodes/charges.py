@@ -19,7 +19,7 @@ from p2prl.nodes.prepare import Prepared
 from p2prl.nodes.supervisor import Charge
 from p2prl.nodes.trainer_config import TrainerConfig
 from p2prl.nodes.wiring import BrokerConfig, MemberConfig, ShardConfig, Staff
-from p2prl.registry import is_file_agent
+from p2prl.registry import is_accelerated, is_file_agent, resolve_agent
 from p2prl.replay.params import ReplayKind
 
 LOCAL = "127.0.0.1"
@@ -190,7 +190,8 @@ def check_options(options: HostOptions) -> None:
     bind_hosts(options)
     wanted = options.experiment.train.device
     if wanted not in ("auto", "cpu"):  # those are always there, and looking for a GPU imports torch
-        choose_device(wanted)
+        agent = options.experiment.agent.name
+        choose_device(wanted, agent, is_accelerated(resolve_agent(agent)))
     if options.base_port and not options.resume:
         free_block(options.base_port, options.experiment.shards, blocks=1)
 

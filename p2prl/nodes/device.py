@@ -9,17 +9,24 @@ from p2prl.errors import MissingPackage, UsageError
 CHOICES = ("auto", "cpu", "cuda", "mps", "gpu")
 
 
-def choose_device(wanted: str) -> str:
+def choose_device(wanted: str, agent: str = "", accelerated: bool = True) -> str:
     """`cpu`, `cuda` or `mps` for what the person asked for; `auto` takes a GPU if there is one.
 
+    Args:
+        agent: for errors.
+        accelerated: False for an agent that says that its learner computes in numpy. Nobody then looks for a GPU, which
+            would import torch: a second and a half, and memory.
+
     Raises:
-        UsageError: the device is not there.
+        UsageError: the device is not there, or the agent has no use for it.
         MissingPackage: a GPU was asked for and torch is not installed.
     """
     if wanted not in CHOICES:
         raise UsageError(f"unknown device {wanted!r}: use one of {', '.join(CHOICES[:4])}")
-    if wanted == "cpu":
+    if wanted == "cpu" or (wanted == "auto" and not accelerated):
         return "cpu"
+    if not accelerated:
+        raise UsageError(f"{agent} computes on the CPU alone: leave --gpu or --device {wanted} out")
     if importlib.util.find_spec("torch") is None:
         if wanted == "auto":
             return "cpu"

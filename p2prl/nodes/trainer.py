@@ -30,7 +30,7 @@ from p2prl.nodes.guard import Guard, advice
 from p2prl.nodes.process import emit, run_child
 from p2prl.nodes.trainer_config import TrainerConfig
 from p2prl.nodes.wiring import publish_port
-from p2prl.registry import make_agent, resolve_agent
+from p2prl.registry import is_accelerated, make_agent, resolve_agent
 from p2prl.wire import frames
 from p2prl.wire.weights import CODEC, encode_weights
 
@@ -96,8 +96,8 @@ class Trainer:
     def start(self) -> None:
         """Make the learner, which may import torch; then take back a checkpoint, if there is one."""
         config = self.config
-        self.device = choose_device(config.device)
         cls = resolve_agent(config.agent)
+        self.device = choose_device(config.device, config.run.agent_name, is_accelerated(cls))
         agent = make_agent(cls, config.run.env, config.run.agent_settings)
         self.guard.advice = advice(cls, config.run)
         try:

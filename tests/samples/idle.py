@@ -39,6 +39,7 @@ class Idle:
 
     Settings: ClassVar[type[msgspec.Struct]] = IdleSettings
     ladder: ClassVar[int] = 1
+    accelerated: ClassVar[bool] = False
 
     def __init__(self, env: EnvSpec, settings: IdleSettings) -> None:
         self.settings = settings

@@ -29,6 +29,7 @@ class Ranked:
 
     Settings: ClassVar[type[msgspec.Struct]] = RankedSettings
     ladder: ClassVar[int] = 1
+    accelerated: ClassVar[bool] = False
 
     def __init__(self, env: EnvSpec, settings: RankedSettings) -> None:
         self.settings = settings
