@@ -27,6 +27,7 @@ from p2prl_agents.policies import (
     ActorCritic,
     PolicyActor,
     PolicyLearner,
+    Sessions,
     annealed,
     array,
     check_burn_in,
@@ -84,6 +85,8 @@ class VTraceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Sessions per update."""
     waiting: Positive = 1
     """Batches that may wait at the shards. Few: what waits grows old."""
+    passes: Positive = 1
+    """Gradient steps per batch. Each weighs the batch anew: to V-trace a policy that has moved on is but more lag."""
     max_lag: NotNegative = 0
     """Sessions older than this many weights versions are refused as stale; 0 for no limit."""
 
@@ -131,17 +134,28 @@ class VTrace:
 
 
 class VTraceLearner(PolicyLearner):
-    """One gradient step per batch of sessions."""
+    """A gradient step per batch of sessions, or some."""
 
     def __init__(self, agent: VTrace, device: str, seed: int) -> None:
         super().__init__(agent.nets, device, seed, agent.settings.learning_rate)
         self._settings = agent.settings
 
     def update(self, batch: Batch) -> Update:
-        """Policy gradient, critic and entropy bonus on whole sessions `[N, T]`; publishes each time."""
-        s, take_back = self._settings, self.remember()
+        """All passes over whole sessions `[N, T]`; publishes once, at their end."""
+        take_back = self.remember()
         self.updates += 1
         sessions = self.sessions(batch)
+        metrics: dict[str, float] = {}
+        for _ in range(self._settings.passes):
+            metrics = self._pass(batch, sessions)
+            if not np.isfinite(metrics["grad_norm"]):  # of all or nothing
+                take_back()
+                return Update(skipped=f"the gradient's norm is {metrics['grad_norm']}", publish=False)
+        return Update(metrics=metrics, publish=True)
+
+    def _pass(self, batch: Batch, sessions: Sessions) -> dict[str, float]:
+        """One gradient step: policy gradient, critic and entropy bonus."""
+        s = self._settings
         outputs, values = self.outputs(sessions, s.burn_in)
         log_prob, entropy = self.judge(outputs[:, :-1], sessions)
         critic, log_ratio = array(values), array(log_prob) - batch["log_prob"]
@@ -162,20 +176,14 @@ class VTraceLearner(PolicyLearner):
         value_loss = 0.5 * (self.tensor(target) - values[:, :-1]).square()[counted].mean()
         bonus = entropy[counted].mean()
         norm = self._step(policy_loss + s.value_weight * value_loss - s.entropy * bonus)
-        if not np.isfinite(norm):
-            take_back()
-            return Update(skipped=f"the gradient's norm is {norm}", publish=False)
-        return Update(
-            metrics={
-                "policy_loss": float(policy_loss.detach()),
-                "value_loss": float(value_loss.detach()),
-                "entropy": float(bonus.detach()),
-                "grad_norm": norm,
-                "explained_variance": explained_variance(target[mask], critic[:, :-1][mask]),
-                "ratio_clipped": float((log_ratio[mask] > np.log(s.clip_rho)).mean()),
-            },
-            publish=True,
-        )
+        return {
+            "policy_loss": float(policy_loss.detach()),
+            "value_loss": float(value_loss.detach()),
+            "entropy": float(bonus.detach()),
+            "grad_norm": norm,
+            "explained_variance": explained_variance(target[mask], critic[:, :-1][mask]),
+            "ratio_clipped": float((log_ratio[mask] > np.log(s.clip_rho)).mean()),
+        }
 
     def _step(self, loss: Tensor) -> float:
         s = self._settings

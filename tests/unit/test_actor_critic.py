@@ -159,6 +159,22 @@ def test_vtrace_first_update_by_hand() -> None:
     assert metrics["entropy"] == pytest.approx(np.log(2), abs=1e-3)
 
 
+@pytest.mark.parametrize("core", CORES)
+def test_two_passes_are_two_updates_on_one_batch(core: str) -> None:
+    ends = []
+    for passes, updates in ((2, 1), (1, 2)):
+        settings = {"ticks": 12, "core": core, "passes": passes, "learning_rate_end": 1.0}
+        agent = make_agent(VTrace, SPEC, settings)
+        learner = agent.learner("cpu", 5)
+        batch = played(agent, learner)
+        for _ in range(updates):
+            learner.update(batch)
+        ends.append(learner.weights())
+        assert learner.updates == updates
+    for name, values in ends[0].items():
+        np.testing.assert_allclose(values, ends[1][name], atol=1e-6)
+
+
 def test_the_clipped_objective_by_hand() -> None:
     ratio = torch.tensor([1.5, 1.5, 0.5, 0.5, 1.1])
     advantage = torch.tensor([1.0, -1.0, 1.0, -1.0, 2.0])
