@@ -113,7 +113,7 @@ class Network:
         self._activation, self.core, self.core_units = activation, core, core_units
         self.shapes: dict[str, tuple[int, ...]] = {}
         self._conv_sizes: dict[str, int] = {}
-        width = observations.size
+        width = self._width()
         for name, shape in observations.pictures.items():
             width += self._add_convolutions(name, shape)
         self._depth = len(hidden)
@@ -131,6 +131,10 @@ class Network:
         self._after = core != "none" and after > 0
         for name, units in self._heads.items():
             self._add_dense(name, out, units)
+
+    def _width(self) -> int:
+        """Of what the first dense layer takes, beside pictures."""
+        return self._observations.size
 
     def initial(
         self, seed: int, gains: Mapping[str, float] | None = None, *, orthogonal: bool = False

@@ -18,6 +18,7 @@ from p2prl_agents.distributions import Actions
 from p2prl_agents.maths import real
 from p2prl_agents.networks import Activation, Core, Network, Observations
 from p2prl_agents.ops import NumpyOps, Tensor, TorchOps
+from p2prl_agents.rows import RowNetwork, rows_of
 from p2prl_agents.trainable import Normaliser, Trainable, normalised
 
 _NUMPY = NumpyOps()
@@ -33,6 +34,7 @@ class ActorCritic:
         hidden, activation, core, core_units: as in networks.py.
         normalise: scale features by their running mean and deviation.
         apart: keep the log-probabilities of an action's parts apart.
+        rows: the policy answers each row of the observation with one part of the action, see rows.py.
 
     Raises:
         UsageError: the action space has something that cannot be drawn.
@@ -50,6 +52,7 @@ class ActorCritic:
         core_units: int,
         normalise: bool,
         apart: bool = False,
+        rows: bool = False,
     ) -> None:
         self.observations = Observations(env)
         self.actions = Actions(env, agent, apart)
@@ -57,20 +60,36 @@ class ActorCritic:
         self.normalise = normalise and self.observations.size > 0
         heads = {"logits": self.actions.outputs}
         together = shared or self.recurrent
-        self.policy = Network(
-            self.observations,
-            "policy/",
-            hidden,
-            {**heads, "value": 1} if together else heads,
-            activation=activation,
-            core=core,
-            core_units=core_units,
-            after=core_units,
-        )
+        if rows and together:
+            raise UsageError(f"{agent}: rows goes with neither a core nor shared; leave one of them out")
+        if rows:
+            self.policy: Network = self._of_rows(env, agent, hidden, activation)
+        else:
+            self.policy = Network(
+                self.observations,
+                "policy/",
+                hidden,
+                {**heads, "value": 1} if together else heads,
+                activation=activation,
+                core=core,
+                core_units=core_units,
+                after=core_units,
+            )
         self.critic = (
             None
             if together
             else Network(self.observations, "critic/", hidden, {"value": 1}, activation=activation)
+        )
+
+    def _of_rows(self, env: EnvSpec, agent: str, hidden: tuple[int, ...], activation: Activation) -> Network:
+        parts = self.actions.categories
+        if self.actions.gaussians or len(set(parts)) != 1:
+            raise UsageError(
+                f"{agent}: rows needs an action of like parts (MultiDiscrete); {env.id} has others"
+            )
+        count = rows_of(env, agent, len(parts))
+        return RowNetwork(
+            self.observations, "policy/", hidden, {"logits": parts[0]}, rows=count, activation=activation
         )
 
     def fields(self) -> dict[str, Field]:

@@ -47,6 +47,8 @@ class VTraceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Units of each hidden layer."""
     activation: Activation = "tanh"
     """Between layers: `tanh` or `relu`."""
+    rows: bool = False
+    """Of an observation of R rows and an action of R parts: one policy network for all rows, see rows.py."""
     shared: bool = False
     """One network with two heads instead of one each for policy and critic; always so with a core."""
     core: Core = "none"
@@ -111,6 +113,7 @@ class VTrace:
             core=s.core,
             core_units=s.core_units,
             normalise=s.normalise,
+            rows=s.rows,
         )
 
     def fields(self) -> Mapping[str, Field]:

@@ -43,7 +43,7 @@ class Mobile(gym.Env[Any, Any]):
     """The central environment of one scenario: 3 stations and 5 users, 7 and 15, or 13 and 30.
 
     Action: per user 0 for nothing, or k to connect to station k - 1, or to leave it if connected; a user may hold
-    several. Observation: float32 `[users * (2 * stations + 1)]`, per user: its connections (0 or 1), the stations'
+    several. Observation: float32 `[users, 2 * stations + 1]`, a row per user: its connections (0 or 1), the stations'
     signal-to-noise ratios over the best of them, and its utility, -1 to 1. Reward: the mean utility of all users, -1 to
     1, from the logarithm of each one's data rate. It truncates after 100 steps, and never terminates.
 
@@ -61,7 +61,11 @@ class Mobile(gym.Env[Any, Any]):
         self.render_mode = render_mode
         self._scenario = SIZES[size]
         self._simulation = self._begin(0)
-        self.observation_space = self._simulation.observation_space
+        flat = self._simulation.observation_space
+        self._shape = (len(self._simulation.action_space.nvec), -1)
+        self.observation_space = gym.spaces.Box(
+            flat.low.reshape(self._shape), flat.high.reshape(self._shape), dtype=flat.dtype
+        )
         self.action_space = self._simulation.action_space
 
     def reset(
@@ -71,12 +75,12 @@ class Mobile(gym.Env[Any, Any]):
         super().reset(seed=seed)
         self._simulation = self._begin(int(self.np_random.integers(2**31)))
         observation, info = self._simulation.reset()
-        return observation, info
+        return observation.reshape(self._shape), info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Connect and disconnect, share out what the stations have, move the users by 1.5 m."""
         observation, reward, terminated, truncated, info = self._simulation.step(action)
-        return observation, float(reward), terminated, truncated, info
+        return observation.reshape(self._shape), float(reward), terminated, truncated, info
 
     def render(self) -> Any:
         """The map and the figures so far, uint8 `[height, width, 3]`; it takes a tenth of a second and more."""

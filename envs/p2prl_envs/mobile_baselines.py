@@ -29,9 +29,8 @@ def closest_cell(
     A user does one thing a step: it connects first, and then leaves the station that it had. Where none is in reach it
     tries in vain, which is free.
     """
-    seen = observation.reshape(users, -1)
-    connected = seen[:, :stations] > 0.5
-    best = seen[:, stations : 2 * stations].argmax(axis=1)
+    connected = observation[:, :stations] > 0.5
+    best = observation[:, stations : 2 * stations].argmax(axis=1)
     rows = np.arange(users)
     others = connected.copy()
     others[rows, best] = False
