@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from learn_matrix.kinds import Bar, Criterion, Policies, Row, Run
+from learn_matrix.kinds import ALIKE, Bar, Criterion, Policies, Row, Run
 
 Result = dict[str, Any]
 _PACKAGES = ("p2prl", "torch", "gymnasium", "numpy", "stable-baselines3")
@@ -120,8 +120,10 @@ def _missed(bar: Bar, mine: Result, theirs: Result, others: Mapping[str, Result]
         failed.append("the peer reached it, too")
     if bar.like:
         other = others[bar.like]
-        if mine["steps_median"] > other["steps_range"][1]:
+        if mine["steps_range"][0] > other["steps_range"][1]:
             failed.append(f"more steps than any seed of {bar.like}")
+        elif mine["steps_median"] > ALIKE * other["steps_median"]:
+            failed.append(f"steps: {mine['steps_median'] / other['steps_median']:.2f} x {bar.like}'s")
         if bar.faster and mine["seconds_median"] > other["seconds_median"]:
             failed.append(f"slower than {bar.like}")
     return failed

@@ -7,6 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 
+#: Two rows' medians of steps are alike up to this: what the issue allows beside a peer.
+ALIKE = 1.3
+
+
 class Unavailable(Exception):
     """This machine, or this version, has not what a row needs: it has no result, which is no failure."""
 
@@ -134,7 +138,8 @@ class Bar:
     Attributes:
         steps, seconds: the median at most so many times the peer's.
         alone: no seed of the peer reaches it.
-        like: a row that all its seeds reached, within or below whose range of steps this one's median must be.
+        like: a row that all its seeds reached: ranges of steps overlap (or this one's is below), and this one's median
+            is at most `ALIKE` times its.
         faster: the median of seconds at most that of `like`.
         none: nothing at all is claimed, not even that it is reached.
     """
@@ -158,7 +163,7 @@ class Bar:
             f"steps <= {self.steps:g} x the peer's" if self.steps is not None else "",
             f"seconds <= {self.seconds:g} x the peer's" if self.seconds is not None else "",
             "the peer never reaches it" if self.alone else "",
-            f"steps within {self.like}'s range or below" if self.like else "",
+            f"steps <= {ALIKE:g} x {self.like}'s, ranges overlap" if self.like else "",
             "no slower than it" if self.faster else "",
             "none" if self.none else "",
         ]

@@ -150,10 +150,12 @@ def test_bars(
     assert bool(found["reason"]) is (ok is not True)
 
 
-def test_like_another_row_means_that_the_median_is_within_its_range_or_below() -> None:
-    bar, others = Bar(like="one"), {"one": {"steps_range": [1000, 2000]}}
-    assert judged(bar, runs(100, 2000, 6000), others=others)["ok"] is True
-    assert judged(bar, runs(100, 2001, 2002), others=others)["ok"] is False
+def test_like_another_row_means_ranges_that_overlap_and_a_median_that_is_near() -> None:
+    bar, others = Bar(like="one"), {"one": {"steps_range": [1000, 2000], "steps_median": 1500}}
+    assert judged(bar, runs(100, 1950, 6000), others=others)["ok"] is True
+    assert judged(bar, runs(100, 1951, 1960), others=others)["ok"] is False
+    others["one"]["steps_median"] = 2000
+    assert judged(bar, runs(2001, 2002, 2003), others=others)["ok"] is False
     assert judged(bar, runs(100, 200, 300), others=others)["ok"] is True
     assert judged(bar, runs(100, 200, 300))["ok"] is None
     assert judged(bar, runs(100, 200, 300), others={"one": {"steps_range": [1000, None]}})["ok"] is None
@@ -162,7 +164,7 @@ def test_like_another_row_means_that_the_median_is_within_its_range_or_below() -
 
 def test_more_players_are_not_slower() -> None:
     bar = Bar(like="one", faster=True)
-    others = {"one": {"steps_range": [1000, 9000], "seconds_median": 2.0}}
+    others = {"one": {"steps_range": [1000, 9000], "steps_median": 2000, "seconds_median": 2.0}}
     assert judged(bar, runs(1000, 2000, 9000), others=others)["ok"] is True
     assert judged(bar, runs(1000, 2100, 9000), others=others)["ok"] is False
 
