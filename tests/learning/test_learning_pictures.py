@@ -1,4 +1,4 @@
-"""Pictures are learned from, by the small CNN: the least one that goes through it, higher than wide, channels last."""
+"""Pictures are learned from, by the small CNN: the least that goes through it, wider than high, channels last."""
 
 from __future__ import annotations
 

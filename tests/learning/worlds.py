@@ -130,8 +130,8 @@ def _alike(space: spaces.Space[Any], shown: Any, done: Any) -> list[float]:
 class Picture(Game):
     """A bright block somewhere in a quarter of a dark picture: name the quarter. Who does not look is right in 1/4."""
 
-    HEIGHT, WIDTH, BLOCK = 20, 28, 6
-    observation_space = spaces.Box(0, 255, (HEIGHT, WIDTH, 1), np.uint8)
+    HEIGHT, WIDTH, CHANNELS, BLOCK = 20, 28, 3, 6
+    observation_space = spaces.Box(0, 255, (HEIGHT, WIDTH, CHANNELS), np.uint8)
     action_space = spaces.Discrete(4)
 
     def deal(self) -> Any:
@@ -139,7 +139,7 @@ class Picture(Game):
         low, right = divmod(self._quarter, 2)
         half = np.array([self.HEIGHT, self.WIDTH]) // 2
         top, left = half * (low, right) + self.np_random.integers(half - self.BLOCK + 1)
-        picture = self.np_random.integers(0, 40, (self.HEIGHT, self.WIDTH, 1), dtype=np.uint8)
+        picture = self.np_random.integers(0, 40, self.observation_space.shape, dtype=np.uint8)
         picture[top : top + self.BLOCK, left : left + self.BLOCK] = 255
         return picture
 
