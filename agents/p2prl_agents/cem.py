@@ -10,11 +10,10 @@ a generation give the next mean and std. Candidates, their policy and their epis
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import msgspec
 import numpy as np
-from msgspec import Meta
 
 from p2prl.core.spaces import EnvSpec
 from p2prl.learn.contracts import Array, Batch, Field, ReplaySpec, Update, Weights
@@ -33,8 +32,7 @@ from p2prl_agents.populations import (
     replay_spec,
     save_episodes,
 )
-
-Positive = Annotated[int, Meta(ge=1)]
+from p2prl_agents.ranges import Above, Least0, NotNegative, Positive, Share
 
 #: Generations whose mean and std the learner keeps: long episodes come in after the next generation has begun, and
 #: leaving them out would favour short lives.
@@ -46,13 +44,13 @@ class CEMSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     population: Positive = 32
     """Episodes per generation."""
-    elite: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.25
+    elite: Share = 0.25
     """The share of them that the next generation is fitted to."""
-    hidden: Annotated[int, Meta(ge=0)] = 0
+    hidden: NotNegative = 0
     """Units of one hidden layer (tanh); 0 for a linear policy."""
-    std: Annotated[float, Meta(gt=0.0)] = 1.0
+    std: Above = 1.0
     """The first generation's standard deviation, of every parameter."""
-    noise: Annotated[float, Meta(ge=0.0)] = 0.2
+    noise: Least0 = 0.2
     """Added to each new std at first, so that the search does not shrink too soon."""
     noise_generations: Positive = 15
     """Generations over which that noise falls linearly to 0."""

@@ -18,8 +18,9 @@ import numpy as np
 from p2prl.learn.contracts import Array, Batch
 from p2prl_agents.maths import real
 from p2prl_agents.networks import Network, Observations
+from p2prl_agents.normaliser import Normaliser, normalised
 from p2prl_agents.ops import Tensor, TorchOps
-from p2prl_agents.trainable import Normaliser, Trainable, normalised
+from p2prl_agents.trainable import Trainable
 
 _EMBEDDING = 32
 _TARGET_HIDDEN = (64,)

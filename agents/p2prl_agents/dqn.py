@@ -23,18 +23,14 @@ from p2prl.core.spaces import EnvSpec, Leaf
 from p2prl.errors import UsageError
 from p2prl.learn.contracts import Array, Explore, Field, ReplaySpec, State, Tree, Weights
 from p2prl_agents.networks import Core, Network, Observations
+from p2prl_agents.normaliser import normalised
 from p2prl_agents.ops import NumpyOps, Tensor
 from p2prl_agents.q_heads import Distribution, dueling, make_head
-from p2prl_agents.trainable import normalised
+from p2prl_agents.ranges import Above, Fraction, Least0, NotNegative, Positive, Share
 
 if TYPE_CHECKING:
     from p2prl_agents.dqn_learner import DQNLearner
 
-Positive = Annotated[int, Meta(ge=1)]
-NotNegative = Annotated[int, Meta(ge=0)]
-Fraction = Annotated[float, Meta(ge=0.0, le=1.0)]
-Above = Annotated[float, Meta(gt=0.0)]
-Least0 = Annotated[float, Meta(ge=0.0)]
 
 _NUMPY = NumpyOps()
 
@@ -96,13 +92,13 @@ class DQNSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A session's priority: so much of its largest error, the rest of their mean."""
     target_interval: Positive = 40
     """Updates between two updates of the target network."""
-    target_tau: Annotated[float, Meta(gt=0.0, le=1.0)] = 1.0
+    target_tau: Share = 1.0
     """How far the target network then moves to the online one; 1 copies it."""
     max_grad_norm: Above = 10.0
     """Gradients are scaled down to this norm."""
-    epsilon_low: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.005
+    epsilon_low: Share = 0.005
     """Final share of random actions on the ladder's lowest rung."""
-    epsilon_high: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.3
+    epsilon_high: Share = 0.3
     """Final share of random actions on the ladder's highest rung."""
     epsilon_updates: Positive = 500
     """Updates until exploration has fallen from 1 to its final share."""

@@ -14,10 +14,11 @@ from p2prl.learn.contracts import Array, Batch, Update, Weights
 from p2prl_agents.curiosity import Curiosity
 from p2prl_agents.dqn import DQN
 from p2prl_agents.maths import importance_weights, n_step, priorities, real, tightening_bounds
+from p2prl_agents.normaliser import Normaliser, normalised
 from p2prl_agents.ops import Tensor, TorchOps
 from p2prl_agents.policies import annealed, array
 from p2prl_agents.q_heads import make_head, means, of_actions
-from p2prl_agents.trainable import Normaliser, Trainable, normalised
+from p2prl_agents.trainable import Trainable
 
 #: Metrics are read from the device once in so many updates: each reading waits for it.
 METRICS_EVERY = 50

@@ -22,16 +22,16 @@ al. 2016, arXiv:1605.09774), so that of the optimisers is less than usual.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import msgspec
 import numpy as np
-from msgspec import Meta
 
 from p2prl.core.schema import RESET
 from p2prl.core.spaces import EnvSpec
 from p2prl.learn.contracts import Array, Batch, Field, ReplaySpec, Update, Weights
 from p2prl_agents.features import Features
+from p2prl_agents.normaliser import Normaliser
 from p2prl_agents.populations import (
     EPISODES_KEPT,
     Episode,
@@ -46,9 +46,7 @@ from p2prl_agents.populations import (
     replay_spec,
     save_episodes,
 )
-
-Positive = Annotated[int, Meta(ge=1)]
-Fraction = Annotated[float, Meta(ge=0.0, lt=1.0)]
+from p2prl_agents.ranges import Above, BelowOne, Fraction, Least0, NotNegative, Positive
 
 #: So many times `pairs` are enough, however old they are: nothing may stop a run whose weights stay on the way.
 PATIENCE = 50
@@ -61,21 +59,21 @@ class ESSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     pairs: Positive = 8
     """Pairs of twins per generation: twice as many episodes."""
-    sigma: Annotated[float, Meta(gt=0.0)] = 0.1
+    sigma: Above = 0.1
     """The standard deviation of every parameter."""
     hidden: tuple[Positive, ...] = ()
     """Units of each hidden layer (tanh); none for a linear policy."""
     optimiser: Literal["adam", "sgd"] = "adam"
     """`adam`, or `sgd` with momentum."""
-    learning_rate: Annotated[float, Meta(gt=0.0)] = 0.1
+    learning_rate: Above = 0.1
     """The step size. With `adam` no parameter moves by much more than this in a generation."""
-    momentum: Fraction = 0.5
+    momentum: BelowOne = 0.5
     """Of the gradient's mean, in both optimisers."""
-    weight_decay: Annotated[float, Meta(ge=0.0)] = 0.0
+    weight_decay: Least0 = 0.0
     """The mean shrinks by `learning_rate` times this each generation."""
-    fresh: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.5
+    fresh: Fraction = 0.5
     """The share of `pairs` that must be of the newest generation before the next is made."""
-    max_age: Annotated[int, Meta(ge=0)] = 10
+    max_age: NotNegative = 10
     """Pairs drawn more generations ago than this are left out; 0 counts the newest alone."""
     normalise: bool = True
     """Observations are centred and scaled by statistics of all players; one observation a session then travels too."""
@@ -186,54 +184,23 @@ class Optimiser:
         self._steps = int(state["steps"])
 
 
-class Statistics:
-    """Mean and variance of all observations that were sampled, feature by feature (Chan et al. 1983, equation 1.5).
+class Statistics(Normaliser):
+    """Mean and variance of all observations that were sampled, feature by feature.
 
     A session's first observation is one in T of those that were acted on, at a tick that no policy chose: a fair
     sample. An episode's first is left out: all slots begin with one.
     """
 
-    def __init__(self, size: int) -> None:
-        self._count = 0
-        self._mean, self._squares = np.zeros(size), np.zeros(size)
-
     def take(self, batch: Batch) -> None:
         """`sample` `[N, 1 or T, size]` of those sessions that begin inside an episode."""
         inside = ((batch["flags"][:, 0] & RESET) == 0) & (batch["tick"][:, 0] > 0)
-        samples = batch["sample"][inside, 0].astype(np.float64)
-        if not len(samples):
-            return
-        count = self._count + len(samples)
-        apart = samples.mean(axis=0) - self._mean
-        self._squares += samples.var(axis=0) * len(samples) + apart**2 * self._count * len(samples) / count
-        self._mean += apart * len(samples) / count
-        self._count = count
+        self.see(batch["sample"][inside, 0])
 
     def weights(self) -> dict[str, Array]:
         """`shift` and `scale`, float32 `[size]`: normalised is `(observation - shift) * scale`."""
-        if self._count < MIN_SAMPLES:
-            return {
-                "shift": np.zeros_like(self._mean, np.float32),
-                "scale": np.ones_like(self._mean, np.float32),
-            }
-        std = np.sqrt(self._squares / self._count)
-        return {
-            "shift": self._mean.astype(np.float32),
-            "scale": (1 / np.maximum(std, 1e-6)).astype(np.float32),
-        }
-
-    def save(self) -> dict[str, Array]:
-        """As arrays, for a learner's `save`."""
-        return {
-            "samples": np.array(self._count, np.int64),
-            "samples_mean": self._mean.copy(),
-            "samples_squares": self._squares.copy(),
-        }
-
-    def load(self, state: Mapping[str, Array]) -> None:
-        """Take back what `save` gave."""
-        self._count = int(state["samples"])
-        self._mean, self._squares = np.array(state["samples_mean"]), np.array(state["samples_squares"])
+        known = self if self.count >= MIN_SAMPLES else Normaliser(len(self._mean))
+        scale = known.scale()
+        return {"shift": scale["norm/mean"], "scale": scale["norm/scale"]}
 
 
 class Pair(NamedTuple):

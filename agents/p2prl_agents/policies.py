@@ -17,9 +17,10 @@ from p2prl.learn.spaces import session_schema
 from p2prl_agents.distributions import Actions
 from p2prl_agents.maths import real
 from p2prl_agents.networks import Activation, Core, Network, Observations
+from p2prl_agents.normaliser import Normaliser, normalised
 from p2prl_agents.ops import NumpyOps, Tensor, TorchOps
 from p2prl_agents.rows import RowNetwork, rows_of
-from p2prl_agents.trainable import Normaliser, Trainable, normalised
+from p2prl_agents.trainable import Trainable
 
 _NUMPY = NumpyOps()
 #: Before the names of what only the critic has.

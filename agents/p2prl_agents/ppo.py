@@ -18,11 +18,10 @@ With `core` the policy has a memory, as in vtrace.py; minibatches are then of wh
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
-from msgspec import Meta
 
 from p2prl.core.spaces import EnvSpec
 from p2prl.learn.contracts import Array, Batch, Field, ReplaySpec, Update
@@ -39,11 +38,7 @@ from p2prl_agents.policies import (
     check_burn_in,
     queue_spec,
 )
-
-Positive = Annotated[int, Meta(ge=1)]
-NotNegative = Annotated[int, Meta(ge=0)]
-Fraction = Annotated[float, Meta(ge=0.0, le=1.0)]
-Above = Annotated[float, Meta(gt=0.0)]
+from p2prl_agents.ranges import Above, Fraction, Least0, NotNegative, Positive
 
 
 class PPOSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -83,13 +78,13 @@ class PPOSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Ticks per gradient step; with a core, so many ticks' whole sessions."""
     apart: bool = False
     """Clip the ratio of each part of a MultiDiscrete, Dict or Box action by itself, as if a team had drawn them."""
-    target_kl: Annotated[float, Meta(ge=0.0)] = 0.0
+    target_kl: Least0 = 0.0
     """Leave the remaining epochs out once the policy is so far from the one that played; 0 for never."""
     reward_scale: Above = 1.0
     """Rewards are multiplied by this inside the learner."""
     value_weight: Above = 0.5
     """Of the critic's loss beside the policy's."""
-    entropy: Annotated[float, Meta(ge=0.0)] = 0.0
+    entropy: Least0 = 0.0
     """Bonus for a policy that stays undecided."""
     max_grad_norm: Above = 0.5
     """Gradients are scaled down to this norm."""

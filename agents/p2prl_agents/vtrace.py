@@ -12,11 +12,10 @@ out from there anew in each update, begins at zeros after each reset, and `burn_
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import msgspec
 import numpy as np
-from msgspec import Meta
 
 from p2prl.core.spaces import EnvSpec
 from p2prl.learn.contracts import Batch, Field, ReplaySpec, Update
@@ -33,11 +32,7 @@ from p2prl_agents.policies import (
     check_burn_in,
     queue_spec,
 )
-
-Positive = Annotated[int, Meta(ge=1)]
-NotNegative = Annotated[int, Meta(ge=0)]
-Fraction = Annotated[float, Meta(ge=0.0, le=1.0)]
-Above = Annotated[float, Meta(gt=0.0)]
+from p2prl_agents.ranges import Above, Fraction, Least0, NotNegative, Positive
 
 
 class VTraceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -77,7 +72,7 @@ class VTraceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Rewards are multiplied by this inside the learner; values of about 1 to 10 are learned best."""
     value_weight: Above = 0.5
     """Of the critic's loss beside the policy's."""
-    entropy: Annotated[float, Meta(ge=0.0)] = 0.01
+    entropy: Least0 = 0.01
     """Bonus for a policy that stays undecided."""
     max_grad_norm: Above = 0.5
     """Gradients are scaled down to this norm."""

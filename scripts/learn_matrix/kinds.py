@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-
 #: Two rows' medians of steps are alike up to this: what the issue allows beside a peer.
 ALIKE = 1.3
 

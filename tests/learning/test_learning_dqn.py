@@ -29,6 +29,19 @@ def test_dqn_solves_cartpole(seed: int) -> None:
     assert sum(returns) / 20 >= 475
 
 
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
+def test_dqn_solves_cartpole_for_players_that_are_twenty_versions_behind(seed: int) -> None:
+    """A random policy balances about 20 ticks."""
+    bare = Bare(DQN(SPEC, DQNSettings()), make_cartpole, SPEC, slots=16, seed=seed, lag=20)
+    progress = bare.run(475.0, max_updates=20_000, max_steps=1_000_000)
+    assert progress.solved_at is not None, f"mean return {progress.mean} after {progress.updates} updates"
+    # A sample is as late as its players were, and then waits in the buffer.
+    assert min(progress.lags[-1000:]) > 20
+    bare.actor.load(bare.learner.weights())
+    returns = [total for total, _ in evaluate(make_cartpole, SPEC, bare.actor, 20, seed=9)]
+    assert sum(returns) / 20 >= 475
+
+
 def test_dqn_walks_the_chain_the_short_way() -> None:
     """Known best: 1 - 6 * 0.01 in 7 steps."""
 
