@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
+import msgspec
 import numpy as np
 
 from p2prl.core.spaces import EnvSpec
@@ -19,6 +21,7 @@ from p2prl_agents.maths import real
 from p2prl_agents.networks import Activation, Core, Network, Observations
 from p2prl_agents.normaliser import Normaliser, normalised
 from p2prl_agents.ops import NumpyOps, Tensor, TorchOps
+from p2prl_agents.ranges import NotNegative, Positive
 from p2prl_agents.rows import RowNetwork, rows_of
 from p2prl_agents.trainable import Trainable
 
@@ -27,71 +30,74 @@ _NUMPY = NumpyOps()
 _CRITIC = ("critic/", "policy/value/")
 
 
+class NetworkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the networks of policy and critic are made of."""
+
+    hidden: tuple[Positive, ...] = (64, 64)
+    """Units of each hidden layer."""
+    activation: Activation = "tanh"
+    """Between layers: `tanh` or `relu`."""
+    rows: bool = False
+    """Of an observation of R rows and an action of R parts: one policy network for all rows, see rows.py."""
+    shared: bool = False
+    """One network with two heads instead of one each for policy and critic; always so with a core."""
+    core: Core = "none"
+    """Memory after the hidden layers: `none`, `gru` or `lstm`."""
+    core_units: Positive = 64
+    """Units of the core."""
+    burn_in: NotNegative = 0
+    """Ticks at a session's beginning that only warm the core up; they are not learned from."""
+    normalise: bool = False
+    """Scale observations by their running mean and deviation."""
+
+
 class ActorCritic:
     """Policy and critic of one environment: two networks, or (`shared`, and always with a core) one with two heads.
 
     Args:
         agent: the algorithm's name, for errors.
-        hidden, activation, core, core_units: as in networks.py.
-        normalise: scale features by their running mean and deviation.
         apart: keep the log-probabilities of an action's parts apart.
-        rows: the policy answers each row of the observation with one part of the action, see rows.py.
 
     Raises:
-        UsageError: the action space has something that cannot be drawn.
+        UsageError: the action space has something that cannot be drawn, or none of the rows that it is to have.
     """
 
-    def __init__(
-        self,
-        env: EnvSpec,
-        agent: str,
-        *,
-        hidden: tuple[int, ...],
-        activation: Activation,
-        shared: bool,
-        core: Core,
-        core_units: int,
-        normalise: bool,
-        apart: bool = False,
-        rows: bool = False,
-    ) -> None:
+    def __init__(self, env: EnvSpec, agent: str, settings: NetworkSettings, apart: bool = False) -> None:
+        s = settings
         self.observations = Observations(env)
         self.actions = Actions(env, agent, apart)
-        self.recurrent = core != "none"
-        self.normalise = normalise and self.observations.size > 0
-        heads = {"logits": self.actions.outputs}
-        together = shared or self.recurrent
-        if rows and together:
+        self.recurrent = s.core != "none"
+        self.normalise = s.normalise and self.observations.size > 0
+        together = s.shared or self.recurrent
+        if s.rows and together:
             raise UsageError(f"{agent}: rows goes with neither a core nor shared; leave one of them out")
-        if rows:
-            self.policy: Network = self._of_rows(env, agent, hidden, activation)
-        else:
-            self.policy = Network(
-                self.observations,
-                "policy/",
-                hidden,
-                {**heads, "value": 1} if together else heads,
-                activation=activation,
-                core=core,
-                core_units=core_units,
-                after=core_units,
-            )
+        self.policy = self._of_rows(env, agent, s) if s.rows else self._of_all(s, together)
         self.critic = (
             None
             if together
-            else Network(self.observations, "critic/", hidden, {"value": 1}, activation=activation)
+            else Network(self.observations, "critic/", s.hidden, {"value": 1}, activation=s.activation)
         )
 
-    def _of_rows(self, env: EnvSpec, agent: str, hidden: tuple[int, ...], activation: Activation) -> Network:
+    def _of_all(self, s: NetworkSettings, together: bool) -> Network:
+        return Network(
+            self.observations,
+            "policy/",
+            s.hidden,
+            {"logits": self.actions.outputs, **({"value": 1} if together else {})},
+            activation=s.activation,
+            core=s.core,
+            core_units=s.core_units,
+            after=s.core_units,
+        )
+
+    def _of_rows(self, env: EnvSpec, agent: str, s: NetworkSettings) -> Network:
         parts = self.actions.categories
         if self.actions.gaussians or len(set(parts)) != 1:
             raise UsageError(
                 f"{agent}: rows needs an action of like parts (MultiDiscrete); {env.id} has others"
             )
-        count = rows_of(env, agent, len(parts))
-        return RowNetwork(
-            self.observations, "policy/", hidden, {"logits": parts[0]}, rows=count, activation=activation
-        )
+        count, heads = rows_of(env, agent, len(parts)), {"logits": parts[0]}
+        return RowNetwork(self.observations, "policy/", s.hidden, heads, rows=count, activation=s.activation)
 
     def fields(self) -> dict[str, Field]:
         """What `act` adds: of the draw, and once per session the core's state."""
@@ -110,6 +116,41 @@ class ActorCritic:
         if self.actions.gaussians:
             weights["log_std"] = np.zeros(self.actions.gaussians, np.float32)
         return weights
+
+
+class PolicyAgent:
+    """What an agent with a policy and a critic is, but for its learner: networks, fields, actor, queue."""
+
+    ladder: ClassVar[int] = 1
+
+    def __init__(
+        self, env: EnvSpec, name: str, settings: NetworkSettings, ticks: int, apart: bool = False
+    ) -> None:
+        _check_burn_in(name, settings, ticks)
+        self._env = env
+        self.nets = ActorCritic(env, name, settings, apart)
+
+    def fields(self) -> Mapping[str, Field]:
+        """`log_prob` of each action, what Gaussians drew, and once per session the core's state."""
+        return self.nets.fields()
+
+    def actor(self) -> PolicyActor:
+        """In numpy alone."""
+        return PolicyActor(self.nets)
+
+    def queue(self, *, ticks: int, batch: int, waiting: int, max_lag: int) -> ReplaySpec:
+        """A queue of whole sessions, of which `waiting` batches may wait at the shards."""
+        size_bytes = session_schema(self._env, self.fields(), ticks).session_bytes()
+        return ReplaySpec(
+            kind="queue",
+            ticks=ticks,
+            batch=batch,
+            window=0,
+            capacity_bytes=waiting * batch * size_bytes,
+            min_ticks=0,
+            max_lag=max_lag,
+            fresh=True,
+        )
 
 
 class PolicyActor:
@@ -287,26 +328,9 @@ def array(tensor: Tensor) -> Array:
     return values
 
 
-def check_burn_in(agent: str, core: Core, burn_in: int, ticks: int) -> None:
+def _check_burn_in(agent: str, s: NetworkSettings, ticks: int) -> None:
     """Raises UsageError for a burn-in without a core, or one that leaves no tick of a session."""
-    if burn_in and core == "none":
+    if s.burn_in and s.core == "none":
         raise UsageError(f"{agent}: burn_in needs a core; set core to gru or lstm, or burn_in to 0")
-    if burn_in >= ticks:
-        raise UsageError(f"{agent}: burn_in {burn_in} leaves nothing of sessions of {ticks} ticks")
-
-
-def queue_spec(
-    env: EnvSpec, fields: Mapping[str, Field], *, ticks: int, batch: int, waiting: int, max_lag: int
-) -> ReplaySpec:
-    """A queue of whole sessions, of which `waiting` batches may wait at the shards."""
-    size_bytes = session_schema(env, fields, ticks).session_bytes()
-    return ReplaySpec(
-        kind="queue",
-        ticks=ticks,
-        batch=batch,
-        window=0,
-        capacity_bytes=waiting * batch * size_bytes,
-        min_ticks=0,
-        max_lag=max_lag,
-        fresh=True,
-    )
+    if s.burn_in >= ticks:
+        raise UsageError(f"{agent}: burn_in {s.burn_in} leaves nothing of sessions of {ticks} ticks")

@@ -11,49 +11,29 @@ out from there anew in each update, begins at zeros after each reset, and `burn_
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import ClassVar
 
 import msgspec
 import numpy as np
 
 from p2prl.core.spaces import EnvSpec
-from p2prl.learn.contracts import Batch, Field, ReplaySpec, Update
+from p2prl.learn.contracts import Batch, ReplaySpec, Update
 from p2prl_agents.maths import explained_variance, real, vtrace
-from p2prl_agents.networks import Activation, Core
 from p2prl_agents.ops import Tensor
 from p2prl_agents.policies import (
-    ActorCritic,
-    PolicyActor,
+    NetworkSettings,
+    PolicyAgent,
     PolicyLearner,
     Sessions,
     annealed,
     array,
-    check_burn_in,
-    queue_spec,
 )
 from p2prl_agents.ranges import Above, Fraction, Least0, NotNegative, Positive
 
 
-class VTraceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class VTraceSettings(NetworkSettings, frozen=True, forbid_unknown_fields=True):
     """V-trace's settings. The defaults solve CartPole."""
 
-    hidden: tuple[Positive, ...] = (64, 64)
-    """Units of each hidden layer."""
-    activation: Activation = "tanh"
-    """Between layers: `tanh` or `relu`."""
-    rows: bool = False
-    """Of an observation of R rows and an action of R parts: one policy network for all rows, see rows.py."""
-    shared: bool = False
-    """One network with two heads instead of one each for policy and critic; always so with a core."""
-    core: Core = "none"
-    """Memory after the hidden layers: `none`, `gru` or `lstm`."""
-    core_units: Positive = 64
-    """Units of the core."""
-    burn_in: NotNegative = 0
-    """Ticks at a session's beginning that only warm the core up; they are not learned from."""
-    normalise: bool = False
-    """Scale observations by their running mean and deviation."""
     learning_rate: Above = 3e-3
     """Adam's step size."""
     learning_rate_end: Fraction = 0.1
@@ -88,43 +68,20 @@ class VTraceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Sessions older than this many weights versions are refused as stale; 0 for no limit."""
 
 
-class VTrace:
+class VTrace(PolicyAgent):
     """V-trace bound to one environment."""
 
     Settings: ClassVar[type[msgspec.Struct]] = VTraceSettings
-    ladder: ClassVar[int] = 1
 
     def __init__(self, env: EnvSpec, settings: VTraceSettings) -> None:
         """Raises UsageError for an action that cannot be drawn, or a burn-in that leaves nothing."""
-        s = self.settings = settings
-        self._env = env
-        check_burn_in("vtrace", s.core, s.burn_in, s.ticks)
-        self.nets = ActorCritic(
-            env,
-            "vtrace",
-            hidden=s.hidden,
-            activation=s.activation,
-            shared=s.shared,
-            core=s.core,
-            core_units=s.core_units,
-            normalise=s.normalise,
-            rows=s.rows,
-        )
-
-    def fields(self) -> Mapping[str, Field]:
-        """`log_prob` of each action, what Gaussians drew, and once per session the core's state."""
-        return self.nets.fields()
+        super().__init__(env, "vtrace", settings, settings.ticks)
+        self.settings = settings
 
     def replay(self) -> ReplaySpec:
-        """A queue of whole sessions."""
+        """A queue of whole sessions, none older than `max_lag`."""
         s = self.settings
-        return queue_spec(
-            self._env, self.fields(), ticks=s.ticks, batch=s.batch, waiting=s.waiting, max_lag=s.max_lag
-        )
-
-    def actor(self) -> PolicyActor:
-        """In numpy alone."""
-        return PolicyActor(self.nets)
+        return self.queue(ticks=s.ticks, batch=s.batch, waiting=s.waiting, max_lag=s.max_lag)
 
     def learner(self, device: str, seed: int) -> VTraceLearner:
         """In torch."""

@@ -9,7 +9,11 @@ from itertools import pairwise
 
 
 def field_docs(kind: type) -> dict[str, str]:
-    """Field name -> the string literal that stands below it, on one line; empty where there is no source."""
+    """Field name -> the string literal below it, on one line; of bases too, wherever there is source."""
+    return {name: text for one in reversed(kind.__mro__) for name, text in _own_docs(one).items()}
+
+
+def _own_docs(kind: type) -> dict[str, str]:
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
     except (OSError, TypeError):
