@@ -12,6 +12,7 @@ import numpy as np
 from p2prl.core.spaces import EnvSpec, leaves
 from p2prl.learn.contracts import Actor, Array, State
 from p2prl.learn.environments import MakeEnv, check_shapes, failure, slot_seed, write, writers_of
+from p2prl.learn.space_watch import SpaceWatch
 from p2prl.learn.spaces import for_env, join
 
 #: Takes an episode's index and one rendered frame, uint8 `[height, width, 3]`.
@@ -43,6 +44,7 @@ def evaluate(
     frames: TakeFrame | None = None,
     took: TakeResult | None = None,
     slots: int = _SLOTS_AT_ONCE,
+    warn: Callable[[str], object] | None = None,
 ) -> list[tuple[float, int]]:
     """Play greedily, several episodes at a time.
 
@@ -51,6 +53,7 @@ def evaluate(
         frames: takes each rendered frame. Needs environments made with `render_mode="rgb_array"`, which then play one
             episode after the other.
         slots: episodes at a time.
+        warn: takes what is to be said of an environment that leaves its reward range.
 
     Returns:
         (return, length) per episode, in order.
@@ -64,6 +67,8 @@ def evaluate(
         evaluation = Evaluation(envs, spec, actor, range(episodes), seed, frames=frames, took=took)
         while evaluation.advance():
             pass
+        for text in evaluation.warnings if warn else ():
+            warn(text)
         return evaluation.results()
     finally:
         for env in envs:
@@ -81,6 +86,8 @@ class Evaluation:
     Attributes:
         steps: environment steps so far.
         over: all episodes were played.
+        warnings: a line where a reward was outside the declared range. As in play it counts as the nearest inside, so
+            that both scores are of the same task (space_watch.py).
 
     Raises:
         EnvironmentFailed: from here and from `advance`: an environment raised, or gave a reward that is not finite.
@@ -99,12 +106,13 @@ class Evaluation:
         took: TakeResult | None = None,
     ) -> None:
         self.steps, self.over = 0, False
-        self._spec, self._actor = spec, actor
+        self._spec, self._actor, self._watch = spec, actor, SpaceWatch(spec)
+        self.warnings = self._watch.warnings
         self._episodes, self._waiting = list(episodes), iter(list(episodes))
         self._results: dict[int, tuple[float, int]] = {}
         self._took, self._max_length = took, max_length
         envs = envs[: len(self._episodes)]
-        self._lanes = [_Lane(env, spec, slot, seed, frames) for slot, env in enumerate(envs)]
+        self._lanes = [_Lane(env, spec, slot, seed, frames, self._watch) for slot, env in enumerate(envs)]
         self._rows = {
             name: np.zeros((len(envs), *leaf.shape), leaf.dtype)
             for name, leaf in leaves(spec.observation, "obs")
@@ -154,12 +162,18 @@ class _Lane:
     """One slot of an evaluation; `episode` is None when there is nothing left for it to play."""
 
     def __init__(
-        self, env: gym.Env[Any, Any], spec: EnvSpec, slot: int, seed: int, frames: TakeFrame | None
+        self,
+        env: gym.Env[Any, Any],
+        spec: EnvSpec,
+        slot: int,
+        seed: int,
+        frames: TakeFrame | None,
+        watch: SpaceWatch,
     ) -> None:
         self.env, self.slot = env, slot
         self.episode: int | None = None
         self.total, self.length, self.over = 0.0, 0, False
-        self._spec, self._seed, self._frames = spec, seed, frames
+        self._spec, self._seed, self._frames, self._watch = spec, seed, frames, watch
         self._checked = False
 
     def begin(self, episode: int | None) -> Any:
@@ -180,11 +194,14 @@ class _Lane:
         try:
             obs, reward, terminated, truncated, _ = self.env.step(action)
             self._show()
-            if not math.isfinite(float(reward)):
+            value = float(reward)
+            if not math.isfinite(value):
                 raise ValueError(f"the reward is {reward}")
+            if not self._watch.low <= value <= self._watch.high:
+                value = self._watch.reward(value)
         except Exception as error:
             raise failure(self._spec.id, self.slot, "step", error) from error
-        self.total += float(reward)
+        self.total += value
         self.length += 1
         self.over = bool(terminated or truncated)
         return obs

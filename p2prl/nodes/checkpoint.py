@@ -279,6 +279,18 @@ def load_last(folder: Path, *, prefer_best: bool = False) -> Checkpoint | None:
     return None
 
 
+def before(folder: Path, updates: int) -> Checkpoint | None:
+    """The newest good checkpoint under `folder` of fewer updates than these; None if there is none."""
+    for path in candidates(folder):
+        try:
+            found = load(path)
+        except CorruptCheckpoint:
+            continue  # who resumes from it is told
+        if found.meta.updates < updates:
+            return found
+    return None
+
+
 def require(folder: Path, *, prefer_best: bool = False) -> Checkpoint:
     """As `load_last`, but none at all is an error."""
     checkpoint = load_last(folder, prefer_best=prefer_best)

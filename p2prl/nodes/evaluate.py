@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -29,6 +30,9 @@ from p2prl.settings import EXPERIMENT_FILE, latest_run, load_experiment
 from p2prl.wire.weights import decode_weights
 
 _WAIT_S = 5.0
+
+
+log = logging.getLogger("p2prl")
 
 
 @dataclass(frozen=True)
@@ -180,7 +184,7 @@ def watch_run(
     env, why_not = _shown(make_env, spec.id) if render else (None, "not shown, as asked")
     say(why_not or f"showing {spec.id}")
     make_one = make_env if env is None else lambda: env
-    rows = evaluate(make_one, spec, policy.actor(spec), episodes, seed, took=took, slots=1)
+    rows = evaluate(make_one, spec, policy.actor(spec), episodes, seed, took=took, slots=1, warn=log.warning)
     return policy.result(rows, seed, [])
 
 
@@ -220,7 +224,7 @@ def _play(
     progress: Callable[[int, int], None],
 ) -> list[tuple[float, int]]:
     progress(0, episodes)
-    rows = evaluate(make_env, spec, actor, episodes, seed)
+    rows = evaluate(make_env, spec, actor, episodes, seed, warn=log.warning)
     progress(episodes, episodes)
     return rows
 
@@ -244,7 +248,7 @@ def _play_and_record(
             if videos.add(episode, frame):
                 progress(episode, episodes)
 
-        rows = evaluate(make_seen, spec, actor, episodes, seed, frames=take)
+        rows = evaluate(make_seen, spec, actor, episodes, seed, frames=take, warn=log.warning)
         progress(episodes, episodes)
     return rows, videos.paths
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
-from p2prl.core.messages import RunSpec
+import msgspec
+
 from p2prl.errors import LearningFailed
 from p2prl.learn.contracts import Agent, Array, Update, Weights
 from p2prl.learn.finite import not_finite
@@ -17,6 +18,8 @@ log = logging.getLogger("p2prl")
 
 #: So many skipped updates in a row, and it will not mend itself.
 MOST_IN_A_ROW = 20
+#: So many times its default, or 1, a setting is taken for the cause.
+_FAR = 1000.0
 #: How long a skipped update is spoken of.
 _NEWS_S = 60.0
 #: Skips are logged the first, tenth, ... time: there may be many.
@@ -43,7 +46,8 @@ class Guard:
     def skips(self, update: Update, now: float) -> bool:
         """Take an update in; True if it changed nothing, and so is neither to be counted nor published."""
         if not update.skipped:
-            self._in_a_row = 0
+            if update.metrics or update.publish is not False:  # else it only took something in
+                self._in_a_row = 0
             return False
         self.skipped += 1
         self._in_a_row += 1
@@ -76,11 +80,18 @@ class Guard:
     def give_up(self, what: str) -> NoReturn:
         """Raises LearningFailed: says what is wrong, names the last good checkpoint, and says what may help."""
         self.given_up = True
+        raise LearningFailed(f"learning failed: {what}; {self._kept()}; {self.advice}")
+
+    def _kept(self) -> str:
+        """What can be gone on from: the last one is finite, but may be what led here."""
         last = checkpoint.load_last(self._folder)
-        kept = "there is no checkpoint yet"
-        if last is not None:
-            kept = f"the last good checkpoint is {last.path} ({last.meta.updates} updates)"
-        raise LearningFailed(f"learning failed: {what}; {kept}; {self.advice}")
+        if last is None:
+            return "there is no checkpoint yet"
+        text = f"the last good checkpoint is {last.path} ({last.meta.updates} updates)"
+        earlier = checkpoint.before(self._folder, last.meta.updates)
+        if earlier is None:
+            return f"{text}, and if that fails again, begin a new run"
+        return f"{text}, and if that fails again, {earlier.path} is from before it"
 
     def _check(self, bad: str, what: str) -> None:
         if bad:
@@ -92,11 +103,22 @@ class Guard:
         return f"{self.skipped} updates were skipped so far, the last because {self._why}"
 
 
-def advice(cls: type[Agent], run: RunSpec) -> str:
-    """What may help where `cls` cannot learn."""
-    rewards = f"look at the rewards of {run.env_id}"
-    default = getattr(cls.Settings(), "learning_rate", None)
-    if default is None:
-        return rewards
-    rate = run.agent_settings.get("learning_rate", default)
-    return f"try a lower agent.learning_rate (it is {rate}), and {rewards}"
+def advice(cls: type[Agent], settings: Mapping[str, object], env_id: str) -> str:
+    """What may help where `cls` with these settings cannot learn."""
+    defaults = msgspec.structs.asdict(cls.Settings())
+    chosen = {**defaults, **settings}
+    tips = [f"a lower agent.{name} (it is {chosen[name]:g})" for name in _far_up(defaults, chosen)]
+    if "learning_rate" in defaults and not tips:
+        tips.append(f"a lower agent.learning_rate (it is {chosen['learning_rate']})")
+    rewards = f"look at the rewards of {env_id}"
+    return f"try {' and '.join(tips)}, and {rewards}" if tips else rewards
+
+
+def _far_up(defaults: Mapping[str, object], chosen: Mapping[str, object]) -> list[str]:
+    """Numbers that are thousands of times what they would be: likelier the cause than anything else."""
+    return [
+        name
+        for name, usual in defaults.items()
+        if isinstance(usual, float) and isinstance(value := chosen[name], int | float)
+        if abs(value) > _FAR * max(abs(usual), 1.0)
+    ]

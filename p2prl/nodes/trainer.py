@@ -99,7 +99,7 @@ class Trainer:
         cls = resolve_agent(config.agent)
         self.device = choose_device(config.device, config.run.agent_name, is_accelerated(cls))
         agent = make_agent(cls, config.run.env, config.run.agent_settings)
-        self.guard.advice = advice(cls, config.run)
+        self.guard.advice = advice(cls, config.run.agent_settings, config.run.env_id)
         try:
             self.learner = agent.learner(self.device, config.run.seed)
         except ModuleNotFoundError as error:

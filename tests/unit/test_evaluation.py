@@ -19,6 +19,7 @@ from p2prl.learn.evaluation import Evaluation, episode_seed, evaluate, run_evalu
 from p2prl.learn.spaces import env_spec
 from p2prl.learn.statistics import bootstrap_interval
 from p2prl.nodes.evaluate import EvalResult, check_csv, has_display, write_csv
+from tests.samples.envs import Odd
 
 
 class Rightwards:
@@ -97,6 +98,20 @@ def test_a_reward_that_is_not_finite_is_a_fault_of_the_environment() -> None:
 
     with pytest.raises(EnvironmentFailed, match="the reward is nan"):
         evaluate(lambda: Broken(make()), SPEC, Rightwards(), 2, seed=3)
+
+
+def test_a_reward_outside_its_range_counts_as_in_play_and_is_said() -> None:
+    """What a player passes on, and what its broker refuses, is the same for both scores."""
+
+    def make_odd() -> gym.Env[Any, Any]:
+        return Odd(reward=50.0)
+
+    spec, said = env_spec(make_odd(), "odd"), list[str]()
+    rows = evaluate(make_odd, spec, Rightwards(), 3, seed=1, warn=said.append)
+    assert rows == [(20.0, 20)] * 3
+    assert said == [
+        "odd: a reward of 50, and its reward_range is 0 to 1: it is taken as 1; correct one of them"
+    ]
 
 
 def test_each_result_is_told_when_it_is_there() -> None:

@@ -15,7 +15,7 @@ from p2prl.errors import LearningFailed
 from p2prl.learn.contracts import Batch, Learner, Update
 from p2prl.learn.finite import not_finite
 from p2prl.nodes import checkpoint
-from p2prl.nodes.guard import MOST_IN_A_ROW, Guard
+from p2prl.nodes.guard import MOST_IN_A_ROW, Guard, advice
 from p2prl.registry import agent_names, resolve_agent
 from tests import metrics_kit
 
@@ -52,6 +52,31 @@ def test_skips_are_counted_in_all_and_in_a_row(tmp_path: Path, caplog: pytest.Lo
     ]
 
 
+def test_updates_that_only_take_something_in_do_not_break_a_row(tmp_path: Path) -> None:
+    """es skips a generation now and then, and between two of them only collects."""
+    guard = Guard(tmp_path)
+    for _ in range(MOST_IN_A_ROW):
+        assert not guard.skips(Update(publish=False), 4.0)
+        guard.skips(SKIPPED, 5.0)
+    assert guard.hopeless
+    assert not guard.skips(Update(metrics={"loss": 1.0}, publish=False), 6.0)
+    assert guard.hopeless == ""
+
+
+@pytest.mark.parametrize(
+    ("agent", "settings", "tip"),
+    [
+        ("dqn", {}, "try a lower agent.learning_rate (it is 0.002), and look at the rewards of some-v0"),
+        ("dqn", {"learning_rate": 0.5}, "try a lower agent.learning_rate (it is 0.5), and look at the"),
+        ("dqn", {"reward_scale": 1e38}, "try a lower agent.reward_scale (it is 1e+38), and look at the"),
+        ("es", {"sigma": 1e200}, "try a lower agent.sigma (it is 1e+200), and look at"),
+        ("cem", {}, "look at the rewards of some-v0"),
+    ],
+)
+def test_advice_names_what_is_far_up(agent: str, settings: dict[str, Any], tip: str) -> None:
+    assert advice(resolve_agent(agent), settings, "some-v0").startswith(tip)
+
+
 def test_what_is_given_up_names_the_last_good_checkpoint_and_what_may_help(tmp_path: Path) -> None:
     guard = Guard(tmp_path)
     weights = {"w": np.ones(3, np.float32)}
@@ -60,15 +85,18 @@ def test_what_is_given_up_names_the_last_good_checkpoint_and_what_may_help(tmp_p
     with pytest.raises(LearningFailed, match="not finite: w holds nan; there is no checkpoint yet; look at"):
         guard.weights(bad)
     assert guard.given_up
-    for updates in (3, 7):
-        meta = checkpoint.Meta(version=1, updates=updates, sampled=0)
-        path = checkpoint.save(tmp_path, meta, weights, weights)
+    earlier = checkpoint.save(tmp_path, checkpoint.Meta(version=1, updates=3, sampled=0), weights, weights)
+    with pytest.raises(
+        LearningFailed, match=r"\(3 updates\), and if that fails again, begin a new run; look"
+    ):
+        guard.weights(bad)
+    path = checkpoint.save(tmp_path, checkpoint.Meta(version=1, updates=7, sampled=0), weights, weights)
     guard.advice = "do better"
     with pytest.raises(LearningFailed) as caught:
         guard.state(bad)
     assert str(caught.value) == (
         f"learning failed: the learner's state is not finite: w holds nan; the last good checkpoint is {path} "
-        "(7 updates); do better"
+        f"(7 updates), and if that fails again, {earlier} is from before it; do better"
     )
     infinite = {"best": np.array(-np.inf)}
     assert guard.state(infinite) is infinite
