@@ -329,8 +329,9 @@ def _member_title(status: MemberStatus, joined: Joined | None) -> Text:
 
 def _playing_on(status: MemberStatus) -> str:
     """What becomes of a member's work while its host is away."""
-    on = status.state == "away" and status.steps_per_s > 0
-    return "playing on; what is played is kept here" if on else ""
+    if status.state != "away":
+        return ""
+    return "playing on; what is played is kept here" if status.steps_per_s > 0 else "waiting for the host"
 
 
 def _spooled(status: MemberStatus) -> str:

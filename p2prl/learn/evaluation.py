@@ -67,8 +67,9 @@ def evaluate(
         evaluation = Evaluation(envs, spec, actor, range(episodes), seed, frames=frames, took=took)
         while evaluation.advance():
             pass
-        for text in evaluation.warnings if warn else ():
-            warn(text)
+        if warn is not None:
+            for text in evaluation.warnings:
+                warn(text)
         return evaluation.results()
     finally:
         for env in envs:

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 _TRAINER_SILENT_S = 10.0
 #: A working node further behind than this is named.
 _LATE_VERSIONS = 100
+#: So many failures of environments, one in fewer steps than this, are more than bad luck.
+_MANY_FAILURES, _SELDOM_STEPS = 5, 1000
+#: Without an episode's end for so many steps, something is amiss.
+_ENDLESS_STEPS = 100_000
 _GRACE_S = 8.0
 _TERSE_CHARS = 40
 
@@ -200,6 +204,23 @@ def refused_by_host(broker: Broker, key: str) -> dict[str, int]:
     return total
 
 
+def environment_warnings(nodes: Sequence[m.NodeStatus]) -> list[str]:
+    """A line where environments fail often, or never end an episode: both look like play, and teach nothing."""
+    found = []
+    for node in nodes:
+        failures = sum(player.failures for player in node.player_reports)
+        steps = sum(player.steps for player in node.player_reports)
+        if node.state != "gone" and failures >= _MANY_FAILURES and steps < failures * _SELDOM_STEPS:
+            last = f": {node.faults[-1]}" if node.faults else ""
+            found.append(f"{node.name}: environments failed {failures} times in {steps} steps{last}")
+    steps, episodes = sum(node.steps for node in nodes), sum(node.episodes for node in nodes)
+    if not found and not episodes and steps >= _ENDLESS_STEPS:
+        found.append(
+            f"no episode ended in {steps} steps: an environment without a time limit may never end one"
+        )
+    return found
+
+
 def _warnings(view: StatusView, nodes: list[m.NodeStatus]) -> list[str]:
     broker = view.broker
     if broker.stopping:
@@ -209,5 +230,6 @@ def _warnings(view: StatusView, nodes: list[m.NodeStatus]) -> list[str]:
     waited = view.now - broker.started > _GRACE_S  # a host's own players come a moment after its broker
     if waited and not any(node.players and node.state != "gone" for node in nodes):
         warnings.append(f"no players: waiting for `p2prl join {broker.host_name}` on another machine")
+    warnings += environment_warnings(nodes)
     late = [node for node in nodes if node.state == "working" and node.lag > _LATE_VERSIONS]
     return warnings + [f"{node.name} plays with weights {node.lag} versions old" for node in late]

@@ -256,6 +256,8 @@ def test_a_member_says_what_waits_on_disk_and_that_it_plays_on() -> None:
         assert "playing on" in text
     still = samples.member(state="away", reason="attic was not heard for 25 s", steps_per_s=0.0)
     assert "playing on" not in view.member_line(still)
+    assert "waiting for the host" in view.member_line(still)
+    assert "waiting for the host" not in view.member_line(samples.member())
     assert "on disk" not in view.member_line(still)
     assert "playing on" not in view.member_line(samples.member())
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from p2prl.core import messages as m
-from p2prl.nodes.status import trainer_state
+from p2prl.nodes.status import environment_warnings, trainer_state
 from p2prl.nodes.trainer_watch import TrainerWatch
 from tests.unit.cli_samples import node
 
@@ -40,3 +42,24 @@ def test_failures_are_counted_and_told_for_a_minute() -> None:
         before = report
     assert watch.warnings(30.0) == ["the trainer failed 2 times: ValueError: no"]
     assert watch.warnings(100.0) == []
+
+
+def played(failures: int = 0, steps: int = 5000, episodes: int = 9, **changes: Any) -> m.NodeStatus:
+    player = m.PlayerReport(rank=0, state="working", steps=steps, failures=failures)
+    return node(1, name="desk", steps=steps, episodes=episodes, player_reports=[player], **changes)
+
+
+def test_environments_that_fail_often_are_named_with_their_last_words() -> None:
+    assert environment_warnings([played(failures=5, steps=5000)]) == []
+    assert environment_warnings([played(failures=4, steps=10)]) == []
+    assert environment_warnings([played(failures=6, faults=["x: a NaN"])]) == [
+        "desk: environments failed 6 times in 5000 steps: x: a NaN"
+    ]
+    assert environment_warnings([played(failures=6, state="gone")]) == []
+
+
+def test_episodes_that_never_end_are_told() -> None:
+    assert environment_warnings([played(steps=60_000, episodes=0)]) == []
+    assert environment_warnings([played(steps=60_000, episodes=0), played(steps=60_000, episodes=1)]) == []
+    [text] = environment_warnings([played(steps=60_000, episodes=0)] * 2)
+    assert text.startswith("no episode ended in 120000 steps")
