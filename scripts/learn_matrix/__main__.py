@@ -79,14 +79,13 @@ def _result(row: Row, options: argparse.Namespace) -> judge.Result:
         label = row.peer.label
     theirs: list[Run] | None = [] if isinstance(row.peer, Sb3 | Host) and not options.no_peer else None
     mine: list[Run] = []
+    limits = row.peer_limits or row.limits
     for seed in row.seeds:
         mine.append(_said(row.name, seed, _run(row.ours, criterion, row.limits, seed, options.port)))
         if theirs is not None:
             assert row.peer is not None
             try:
-                theirs.append(
-                    _said(label or "", seed, _run(row.peer, criterion, row.limits, seed, options.port))
-                )
+                theirs.append(_said(label or "", seed, _run(row.peer, criterion, limits, seed, options.port)))
             except Unavailable as error:
                 theirs, reason = None, str(error)
     others = {one["name"]: one for one in results.load(options.out)}

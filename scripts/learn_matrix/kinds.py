@@ -175,6 +175,7 @@ class Row:
 
     Attributes:
         agent, env: for people.
+        peer_limits: where the peer is given up, if not where ours is.
         short: the CI test that shows the same in the bare loop, FILE::TEST after tests/learning/test_learning_.
     """
 
@@ -185,6 +186,7 @@ class Row:
     criterion: Criterion
     limits: Limits
     peer: Sb3 | Host | Policies | None = None
+    peer_limits: Limits | None = None
     bar: Bar = Bar()
     seeds: tuple[int, ...] = (1, 2, 3)
     short: str = ""

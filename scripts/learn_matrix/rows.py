@@ -196,12 +196,13 @@ _MEMORY = (
     ),
     Row(
         "minigrid-memory",
-        "vtrace, gru",
+        "ppo, gru",
         "MiniGrid-MemoryS7-v0, view 3",
         Host("minigrid-memory"),
         Criterion(0.9),
         Limits(2_000_000, 1200),
-        peer=Host("minigrid-memory", settings={"agent.core": "none"}, label="vtrace without memory"),
+        peer=Host("minigrid-memory", settings={"agent.core": "none"}, label="ppo without memory"),
+        peer_limits=Limits(500_000, 600),
         bar=Bar(alone=True),
     ),
 )

@@ -13,67 +13,23 @@ from typing import Any
 
 import numpy as np
 
-from p2prl.core.schema import RESET, SessionSchema
+from p2prl.core.schema import SessionSchema
 from p2prl.learn.contracts import Agent, Array, ReplaySpec, Weights
 from p2prl.learn.environments import MakeEnv
 from p2prl.learn.rollout import Bundle, Rollout
 from p2prl.learn.spaces import agent_schema
 from p2prl.replay.prioritised import PrioritisedStore
+from p2prl.replay.storage import Drawn, RingStore
 
 
-class UniformStore:
-    """Sessions in a ring `[sessions, T(+1), ...]`; windows whose first tick is a real one, at random."""
+class Ring:
+    """A shard's own ring, uniform or with priorities; each batch is answered before the next is drawn."""
 
-    def __init__(self, schema: SessionSchema, capacity_bytes: int, seed: int) -> None:
-        sessions = capacity_bytes // schema.session_bytes()
-        self._schema = schema
-        self._rings = {
-            c.name: np.empty((sessions, schema.rows(c), *c.shape), c.dtype) for c in schema.columns
-        }
-        self._version = np.empty(sessions, np.int64)
-        self._sessions, self._at, self._filled = sessions, 0, 0
-        self._rng = np.random.default_rng(seed)
-
-    def insert(self, bundle: Bundle, version: int) -> None:
-        slots = bundle.columns["flags"].shape[1]
-        places = (self._at + np.arange(slots)) % self._sessions
-        for name, values in bundle.columns.items():
-            self._rings[name][places] = values.swapaxes(0, 1)
-        self._version[places] = version
-        self._at = int(places[-1]) + 1
-        self._filled = min(self._sessions, self._filled + slots)
-
-    def sample(self, count: int, window: int) -> dict[str, Array]:
-        return {**self._windows(count, window), "probability": np.ones(count, np.float32)}
-
-    def prioritise(self, priorities: Array | None) -> None:
-        """There are none."""
-
-    def _windows(self, count: int, window: int) -> dict[str, Array]:
-        session = self._rng.integers(self._filled, size=count)
-        if window == 0:
-            batch = {name: ring[session] for name, ring in self._rings.items()}
-            return {**batch, "version": self._version[session]}
-        tick = self._rng.integers(self._schema.ticks - window + 1, size=count)
-        while (bad := (self._rings["flags"][session, tick] & RESET) != 0).any():
-            session[bad] = self._rng.integers(self._filled, size=bad.sum())
-            tick[bad] = self._rng.integers(self._schema.ticks - window + 1, size=bad.sum())
-        rows = tick[:, None] + np.arange(window + 1)
-        batch = {
-            c.name: self._rings[c.name][session[:, None], rows if c.extra_row else rows[:, :-1]]
-            for c in self._schema.columns
-        }
-        return {**batch, "version": self._version[session]}
-
-
-class PriorityStore:
-    """The real ring with priorities, without the shards around it; each batch is answered before the next is drawn."""
-
-    def __init__(self, schema: SessionSchema, capacity_bytes: int, window: int, seed: int) -> None:
-        self._schema = schema
-        self._ring = PrioritisedStore(schema, capacity_bytes, window, np.random.default_rng(seed))
-        self._sessions = 0
-        self._ids: Array | None = None
+    def __init__(self, schema: SessionSchema, replay: ReplaySpec, seed: int) -> None:
+        kind = PrioritisedStore if replay.kind == "prioritised" else RingStore
+        self._ring = kind(schema, replay.capacity_bytes, replay.window, np.random.default_rng(seed))
+        self._schema, self._sessions = schema, 0
+        self._drawn: Drawn | None = None
 
     def insert(self, bundle: Bundle, version: int) -> None:
         self._ring.add(self._sessions, bundle.columns, version)
@@ -81,16 +37,17 @@ class PriorityStore:
 
     def sample(self, count: int, window: int) -> dict[str, Array]:
         sample = self._ring.sample(count, window, 0)
-        assert sample.drawn is not None
-        self._ids = sample.drawn.ids
+        self._drawn = drawn = sample.drawn
+        likely = (
+            np.ones(sample.count) if drawn is None else self._ring.mass() * drawn.priorities / drawn.total
+        )
         batch = {c.name: values for c, values in zip(self._schema.columns, sample.columns, strict=True)}
-        likely = self._ring.mass() * sample.drawn.priorities / sample.drawn.total
         return {**batch, "probability": likely.astype(np.float32), "version": sample.versions}
 
     def prioritise(self, priorities: Array | None) -> None:
-        if priorities is not None and self._ids is not None:
+        if priorities is not None and self._drawn is not None and isinstance(self._ring, PrioritisedStore):
             self._ring.hear(float(priorities.max()))
-            self._ring.prioritise(self._ids, priorities)
+            self._ring.prioritise(self._drawn.ids, priorities)
 
 
 class QueueStore:
@@ -171,12 +128,7 @@ class Bare:
         self.rollout = Rollout(
             make_env, spec, self.schema, self.actor, slots=slots, ladder=agent.ladder, rank=0, seed=seed
         )
-        size = self.replay.capacity_bytes
-        self.ring: UniformStore | PriorityStore = (
-            PriorityStore(self.schema, size, self.replay.window, seed)
-            if self.replay.kind == "prioritised"
-            else UniformStore(self.schema, size, seed)
-        )
+        self.ring = Ring(self.schema, self.replay, seed)
         self.queue = QueueStore(self.replay.max_lag)
         self.progress = Progress()
         self.version = 0
