@@ -14,7 +14,7 @@ from p2prl.learn.evaluation import evaluate
 from p2prl.learn.spaces import env_spec
 from p2prl.registry import make_agent, resolve_agent
 from tests.learning.bare import Bare, Progress
-from tests.learning.worlds import Echo
+from tests.learning.worlds import Crowd, Echo
 
 pytest.importorskip("torch")
 
@@ -87,3 +87,15 @@ def test_ppo_needs_fewer_updates_for_many_parts_when_it_clips_them_apart(seed: i
     assert together.solved_at is not None
     assert apart.solved_at is not None
     assert apart.solved_at < 0.8 * together.solved_at
+
+
+def until_the_crowd_is_right(seed: int, rows: bool, max_updates: int) -> Progress:
+    settings = {**ROUNDS, "hidden": [32], "learning_rate": 3e-3, "learning_rate_updates": 1000, "apart": True}
+    return bare_of("ppo", Crowd, seed, **settings, rows=rows).run(0.8, max_updates, 10**9)
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
+def test_a_network_for_all_rows_learns_what_one_for_all_at_once_does_not_yet(seed: int) -> None:
+    rows = until_the_crowd_is_right(seed, rows=True, max_updates=60)
+    assert rows.solved_at is not None, f"mean return {rows.mean}"
+    assert until_the_crowd_is_right(seed, rows=False, max_updates=2 * rows.solved_at).solved_at is None

@@ -183,3 +183,21 @@ def chain_values(length: int, step_reward: float, gamma: float) -> Array:
         right[place] = step_reward + gamma * right[place + 1]
     left = step_reward + gamma * right[np.maximum(np.arange(length - 1) - 1, 0)]
     return np.stack([left, right], axis=1)
+
+
+class Crowd(Game):
+    """Twelve of a kind, each shown three numbers, and each to name the place of its largest: chance is right in a third.
+
+    What is right for one is right for all, which one network for all rows need learn but once.
+    """
+
+    MANY = 12
+    observation_space = spaces.Box(0, 1, (MANY, 3), np.float32)
+    action_space = spaces.MultiDiscrete([3] * MANY)
+
+    def deal(self) -> Any:
+        self._shown = self.np_random.random((self.MANY, 3), np.float32)
+        return self._shown
+
+    def score(self, action: Any) -> float:
+        return float(np.mean(self._shown.argmax(axis=1) == action))
