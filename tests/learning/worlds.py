@@ -186,7 +186,7 @@ def chain_values(length: int, step_reward: float, gamma: float) -> Array:
 
 
 class Crowd(Game):
-    """Twelve of a kind, each shown three numbers, and each to name the place of its largest: chance is right in a third.
+    """Twelve of a kind, each shown three numbers, and each to name the place of its largest: chance is right in 1/3.
 
     What is right for one is right for all, which one network for all rows need learn but once.
     """
