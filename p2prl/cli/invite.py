@@ -29,7 +29,7 @@ def code(
     from p2prl.cli.output import write_json, write_line
     from p2prl.nodes.owner import open_owner
 
-    with open_owner(target, wait) as owner:
+    with open_owner(target, wait, "p2prl code") as owner:
         news = owner.new_code() if new else owner.code()
     if json:
         write_json(code_object(news))
@@ -72,7 +72,7 @@ def invite(
     from p2prl.nodes.owner import open_owner
 
     ttl_s = seconds("--ttl", ttl)
-    with open_owner(target, wait) as owner:
+    with open_owner(target, wait, "p2prl invite") as owner:
         text, made = owner.invite(uses, ttl_s)
     if out is None:
         write_line(text)

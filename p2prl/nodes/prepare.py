@@ -21,6 +21,7 @@ from p2prl.learn.environments import EnvironmentFailed
 from p2prl.learn.samples import check_batch
 from p2prl.learn.spaces import agent_schema, env_spec
 from p2prl.nodes.files import write_atomically
+from p2prl.places import tidy
 from p2prl.registry import (
     is_file_agent,
     make_agent,
@@ -212,7 +213,7 @@ def _new_folder(experiment: Experiment, results: Path) -> tuple[str, Path]:
     base = f"{slug(experiment.name)}-{stamp}"
     for attempt in range(1, 100):
         name = base if attempt == 1 else f"{base}-{attempt}"
-        folder = (results / name).absolute()
+        folder = tidy(results / name)
         try:
             folder.mkdir(parents=True)
         except FileExistsError:
