@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 
-def many(number: int, noun: str, nouns: str = "") -> str:
-    """A number with its noun.
+def many(number: int, noun: str, does: str = "", do: str = "") -> str:
+    """A number with its noun, and with the verb that goes with it.
 
     Args:
-        nouns: the plural, where it is not the noun with an s.
+        does, do: the verb for one, and for any other number.
 
-    >>> many(1, "bundle"), many(1200, "bundle"), many(2, "entry", "entries")
-    ('1 bundle', '1,200 bundles', '2 entries')
+    >>> many(1, "bundle"), many(1200, "bundle"), many(1, "node", "waits", "wait"), many(0, "node", "waits", "wait")
+    ('1 bundle', '1,200 bundles', '1 node waits', '0 nodes wait')
     """
-    return f"{number:,} {noun if number == 1 else nouns or noun + 's'}"
-
-
-def one_or(number: int, one: str, several: str) -> str:
-    """The word that goes with so many, as in `was` and `were`."""
-    return one if number == 1 else several
+    text = f"{number:,} {noun}{'' if number == 1 else 's'}"
+    return f"{text} {does if number == 1 else do}" if does else text

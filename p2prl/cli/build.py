@@ -23,6 +23,7 @@ from p2prl.settings import (
     with_agent,
     with_env,
 )
+from p2prl.words import many
 
 _DEVICES = ("auto", "cpu", "cuda", "mps")
 
@@ -85,7 +86,9 @@ def resumed_experiment(flags: ExperimentFlags, results: Path) -> tuple[Path, Pat
             f"{folder} is a run of {base.name}, not of {wanted}: leave that name out, or start a new run"
         )
     if flags.shards not in (None, base.shards):
-        raise UsageError(f"{folder} keeps its sessions in {base.shards} shards; --shards cannot change that")
+        raise UsageError(
+            f"{folder} keeps its sessions in {many(base.shards, 'shard')}; --shards cannot change that"
+        )
     return folder, one, lay_flags(base, flags)
 
 

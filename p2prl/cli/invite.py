@@ -11,6 +11,7 @@ import typer
 from p2prl.cli.context import Json, OwnTarget, Verbose, Wait
 from p2prl.cli.units import seconds
 from p2prl.errors import UsageError
+from p2prl.words import many
 
 if TYPE_CHECKING:
     from p2prl.core.messages import CodeNews
@@ -78,7 +79,7 @@ def invite(
         write_line(text)
     else:
         _write(out, text)
-    limits = f"for {made.uses} node{'' if made.uses == 1 else 's'}, for {duration(made.ttl_s)}"
+    limits = f"for {many(made.uses, 'node')}, for {duration(made.ttl_s)}"
     where = "'TEXT'" if out is None else str(out)
     write_line(f"a token {limits}; on the other machine: p2prl join --token {where}", sys.stderr)
     return 0

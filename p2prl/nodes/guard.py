@@ -12,6 +12,7 @@ from p2prl.errors import LearningFailed
 from p2prl.learn.contracts import Agent, Array, Update, Weights
 from p2prl.learn.finite import not_finite
 from p2prl.nodes import checkpoint
+from p2prl.words import many
 
 log = logging.getLogger("p2prl")
 
@@ -79,7 +80,7 @@ class Guard:
         last = checkpoint.load_last(self._folder)
         kept = "there is no checkpoint yet"
         if last is not None:
-            kept = f"the last good checkpoint is {last.path} ({last.meta.updates} updates)"
+            kept = f"the last good checkpoint is {last.path} ({many(last.meta.updates, 'update')})"
         raise LearningFailed(f"learning failed: {what}; {kept}; {self.advice}")
 
     def _check(self, bad: str, what: str) -> None:
