@@ -263,10 +263,12 @@ class LiveHost(_Live):
 
     def stopped(self, info: HostStopped) -> None:
         """HostReporter.stopped: the last figures stay on the terminal, and what to do next below them."""
+        started = self._info
         if info.last is not None:
+            self._info = None  # nobody can join any more
             self._show(view.ended(info.last))
         self._screen.close()
-        self._say(*stopped_lines(info, self._info))
+        self._say(*stopped_lines(info, started))
 
     def _show(self, status: StatusReply) -> None:
         if status.return_mean is not None:
@@ -274,8 +276,9 @@ class LiveHost(_Live):
         if len(self._history) > _MOST_HISTORY:
             self._history = self._history[1::2]
         hint = joincode.join_hint(self._info) if self._info else ""
+        code = self._code.text if hint else lambda: None
         self._screen.show(
-            lambda width, height: view.run_view(status, hint, width, height, self._history, self._code.text())
+            lambda width, height: view.run_view(status, hint, width, height, self._history, code())
         )
 
 
