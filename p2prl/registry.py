@@ -22,6 +22,7 @@ from gymnasium.envs.registration import EnvSpec as GymSpec
 from gymnasium.envs.registration import load_env_creator
 
 from p2prl.core.spaces import EnvSpec
+from p2prl.display import draw_without_window
 from p2prl.errors import MissingPackage, P2prlError, UsageError
 from p2prl.learn.contracts import Agent
 
@@ -65,6 +66,8 @@ class EnvFactory:
             MissingPackage: it needs a package that is not installed.
         """
         wanted = {} if render_mode is None else {"render_mode": render_mode}
+        if {**self._args, **wanted}.get("render_mode") == "rgb_array":
+            draw_without_window()
         try:
             return self._make(**self._args, **wanted)
         except (gym_error.DependencyNotInstalled, ImportError) as error:
@@ -366,7 +369,9 @@ def _unknown_agent(name: str, known: list[str], provided_by: str) -> P2prlError:
         return UsageError(
             f"no agent {name!r}: no agents are installed at all; install p2prl itself (pip install -e .)"
         )
-    return UsageError(f"no agent {name!r}{_nearest(name, known)}, or give path/to/file.py:Class")
+    if name.endswith(".py"):
+        return UsageError(f"--agent {name}: say which class in that file, as in {name}:Class")
+    return UsageError(f"no agent {name!r}{_nearest(name, known)} (one of your own: path/to/file.py:Class)")
 
 
 def _nearest(word: str, known: Iterable[str]) -> str:

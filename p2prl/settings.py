@@ -1,4 +1,4 @@
-"""TOML and `key=value` to an Experiment and back. A leaf: it imports nothing of p2prl but config and errors.
+"""TOML and `key=value` to an Experiment and back. A leaf: it imports nothing of p2prl but leaves.
 
 In TOML an agent's settings stand beside its name (`[agent]` / `name = "dqn"` / `lr = 0.001`); a table
 `[agent.settings]` is read too, for an algorithm that has a setting called `name`. Keys are written with dots
@@ -20,6 +20,7 @@ import msgspec
 
 from p2prl.config import AgentConfig, EnvConfig, Experiment, ReplayConfig
 from p2prl.errors import UsageError
+from p2prl.places import tidy
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -169,7 +170,7 @@ def with_agent(experiment: Experiment, agent: str) -> Experiment:
     """
     file, colon, class_name = agent.rpartition(":")
     if colon and file.endswith(".py"):
-        agent = f"{Path(file).expanduser().absolute().as_posix()}:{class_name}"
+        agent = f"{tidy(Path(file).expanduser()).as_posix()}:{class_name}"
     if agent == experiment.agent.name:
         return experiment
     name = f"{experiment.name}-{slug(agent.rpartition(':')[2])}"

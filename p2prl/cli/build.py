@@ -10,6 +10,7 @@ import msgspec
 
 from p2prl.config import Experiment, StopConfig
 from p2prl.errors import P2prlError, UsageError
+from p2prl.places import existing_folder
 from p2prl.settings import (
     DEFAULT_PRESET,
     EXPERIMENT_FILE,
@@ -22,6 +23,7 @@ from p2prl.settings import (
     with_agent,
     with_env,
 )
+from p2prl.words import many
 
 _DEVICES = ("auto", "cpu", "cuda", "mps")
 
@@ -66,11 +68,12 @@ def resumed_experiment(flags: ExperimentFlags, results: Path) -> tuple[Path, Pat
     them wants it to go on.
 
     Raises:
-        UsageError: there is no such run, or the flags ask for another environment or agent than it has.
+        UsageError: there is no such run, or the flags ask for another experiment, environment or agent than it has.
     """
     from p2prl.nodes import checkpoint
 
-    wanted = find_experiment(flags.experiment).name if flags.experiment else None
+    results = existing_folder(results)
+    wanted = _named(flags)
     one = checkpoint.of_run(results)
     folder = latest_run(results if one is None else one.parent.parent, wanted)
     base = msgspec.structs.replace(load_experiment(folder / EXPERIMENT_FILE), stop=StopConfig())
@@ -78,9 +81,24 @@ def resumed_experiment(flags: ExperimentFlags, results: Path) -> tuple[Path, Pat
     for flag, asked, has in (("--env", flags.env, base.env.id), ("--agent", asked_agent, base.agent.name)):
         if asked not in (None, has):
             raise UsageError(f"{folder} was started with {flag} {has}; start a new run for {flag} {asked}")
+    if wanted not in (None, base.name):
+        raise UsageError(
+            f"{folder} is a run of {base.name}, not of {wanted}: leave that name out, or start a new run"
+        )
     if flags.shards not in (None, base.shards):
-        raise UsageError(f"{folder} keeps its sessions in {base.shards} shards; --shards cannot change that")
+        raise UsageError(
+            f"{folder} keeps its sessions in {many(base.shards, 'shard')}; --shards cannot change that"
+        )
     return folder, one, lay_flags(base, flags)
+
+
+def _named(flags: ExperimentFlags) -> str | None:
+    """The name of a run of the experiment that the flags name; None if they name none."""
+    if flags.experiment is None:
+        return None
+    base = find_experiment(flags.experiment)
+    base = base if flags.env is None else with_env(base, flags.env)
+    return (base if flags.agent is None else with_agent(base, flags.agent)).name
 
 
 def lay_flags(base: Experiment, flags: ExperimentFlags) -> Experiment:

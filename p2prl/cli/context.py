@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from p2prl.errors import UsageError
+from p2prl.places import looks_like_path
 
 #: What an mDNS name holds (a label of 63 bytes), with room for a suffix.
 _NAME_BYTES = 58
@@ -82,4 +83,6 @@ def node_name(name: str | None) -> str:
     name = name.strip()
     if not name or not name.isprintable() or len(name.encode()) > _NAME_BYTES:
         raise UsageError(f"--name wants 1 to {_NAME_BYTES} bytes of printable text, not {name[:40]!r}")
+    if looks_like_path(name):
+        raise UsageError(f"--name {name!r} looks like a path: nobody could join by it")
     return name

@@ -13,6 +13,7 @@ import typer
 
 from p2prl.cli.context import Json, Verbose
 from p2prl.errors import UsageError
+from p2prl.words import many
 
 if TYPE_CHECKING:
     from p2prl.nodes.evaluate import EvalResult
@@ -90,7 +91,7 @@ def watch(
     from p2prl.nodes.evaluate import watch_run
 
     def took(episode: int, value: float, length: int) -> None:
-        write_line(f"episode {episode + 1}: return {value:.1f}, {length} steps")
+        write_line(f"episode {episode + 1}: return {value:.1f}, {many(length, 'step')}")
 
     result = watch_run(run, episodes, seed, not no_render, write_line, took)
     for line in result_lines(result):
@@ -129,7 +130,7 @@ def result_lines(result: EvalResult) -> list[str]:
     lines = [
         f"return  {mean}",
         f"        {spread}",
-        f"over    {len(result.returns)} episodes of {safe(result.env)}, "
+        f"over    {many(len(result.returns), 'episode')} of {safe(result.env)}, "
         f"{sum(result.lengths) / len(result.lengths):.1f} steps on average",
         f"by      {safe(result.agent)}, {weights}",
     ]
@@ -148,7 +149,7 @@ def _progress() -> Iterator[Progress]:
         nonlocal told
         if time.monotonic() - told >= _INTERVAL_S:
             told = time.monotonic()
-            sys.stderr.write(f"\r{done} of {total} episodes ")
+            sys.stderr.write(f"\r{done} of {many(total, 'episode')} ")
             sys.stderr.flush()
 
     try:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import Annotated, Any
 
 import typer
 
 from p2prl.cli.context import Verbose
+
+#: Where what stands beside a name begins; beside a setting.
+_COLUMN, _SETTING_COLUMN = 27, 40
+_NOT_USABLE = "not usable here: "
 
 
 def experiments(
@@ -25,27 +30,37 @@ def experiments(
     if preset is not None:
         write_line(dump_experiment(parse_experiment(preset_text(preset), preset)).rstrip())
         return 0
-    environments = (
-        _environments()
-    )  # first: packages that presets load register ids of their own with Gymnasium
-    for line in [*_presets(), "", *_agents(), "", *environments]:
+    width = shutil.get_terminal_size().columns
+    # First: packages that presets load register ids of their own with Gymnasium.
+    environments = _environments(width)
+    for line in [*_presets(width), "", *_agents(width), "", *environments]:
         write_line(line)
     return 0
 
 
-def _presets() -> list[str]:
+def _presets(width: int) -> list[str]:
     from p2prl.settings import parse_experiment, preset_names, preset_text
 
-    lines = ["presets                    p2prl host PRESET"]
+    lines = [_head("presets", "p2prl host PRESET, p2prl experiments PRESET")]
     for name in preset_names():
         text = preset_text(name)
         experiment = parse_experiment(text, name)
         env, agent = experiment.env, experiment.agent
-        lines.append(f"  {name:<24} {env.id} with {agent.name}. {_first_comment(text)}")
+        lines += _entry(name, f"{env.id} with {agent.name}. {_first_comment(text)}", width)
         lacking = _lacking(env.id, env.args, agent.name)
         if lacking:
-            lines.append(f"  {'':<24} not usable here: {lacking}")
+            lines += _entry("", f"{_NOT_USABLE}{lacking}", width)
     return lines
+
+
+def _head(what: str, command: str) -> str:
+    return f"{what:<{_COLUMN}}{command}"
+
+
+def _entry(name: str, text: str, width: int) -> list[str]:
+    from p2prl.cli.catalogue import entry
+
+    return entry(f"  {name}", text, width, _COLUMN)
 
 
 def _lacking(env_id: str, args: dict[str, Any], agent: str) -> str:
@@ -66,16 +81,16 @@ def _first_comment(text: str) -> str:
     return first.lstrip("# ") if first.startswith("#") else ""
 
 
-def _agents() -> list[str]:
+def _agents(width: int) -> list[str]:
     from p2prl.registry import agent_names
 
-    lines = ["agents                     p2prl host --agent NAME --set agent.SETTING=VALUE"]
+    lines = [_head("agents", "p2prl host --agent NAME --set agent.SETTING=VALUE")]
     for name in agent_names():
-        lines += _agent(name)
-    return [*lines, f"  {'path/to/file.py:Class':<24} your own"]
+        lines += _agent(name, width)
+    return [*lines, *_entry("path/to/file.py:Class", "your own", width)]
 
 
-def _agent(name: str) -> list[str]:
+def _agent(name: str, width: int) -> list[str]:
     """One agent; one that cannot be loaded is listed with the reason, and does not hide the others."""
     from p2prl.errors import P2prlError
     from p2prl.registry import resolve_agent
@@ -83,9 +98,8 @@ def _agent(name: str) -> list[str]:
     try:
         agent = resolve_agent(name)
     except P2prlError as error:
-        return [f"  {name:<24} not usable here: {error}"]
-    lines = [f"  {name:<24} {_first_line(agent)}"]
-    return lines + _settings(agent.Settings)
+        return _entry(name, f"{_NOT_USABLE}{error}", width)
+    return _entry(name, _first_line(agent), width) + _settings(agent.Settings, width)
 
 
 def _first_line(thing: object) -> str:
@@ -93,39 +107,47 @@ def _first_line(thing: object) -> str:
     return text.partition("\n")[0]
 
 
-def _settings(settings: type[Any]) -> list[str]:
+def _settings(settings: type[Any], width: int) -> list[str]:
     import json
 
     import msgspec
 
+    from p2prl.cli.catalogue import entry
     from p2prl.cli.fields import field_docs
 
     values, docs = msgspec.to_builtins(settings()), field_docs(settings)
     lines = []
     for field in msgspec.structs.fields(settings):
         left = f"    agent.{field.name} = {json.dumps(values[field.encode_name])}"
-        lines.append(f"{left:<40} {docs.get(field.name, '')}".rstrip())
+        lines += entry(left, docs.get(field.name, ""), width, _SETTING_COLUMN)
     return lines
 
 
-def _environments() -> list[str]:
+def _environments(width: int) -> list[str]:
     import gymnasium as gym
 
+    from p2prl.cli.catalogue import columns, usable_ids
     from p2prl.registry import env_names
 
-    names = env_names()
-    lines = ["environments               p2prl host --env ID --set env.args.NAME=VALUE"]
-    lines += [_environment(name) for name in names if name not in gym.registry]
-    lines += [f"  {name}" for name in names if name in gym.registry]
-    return [*lines, "  any Gymnasium id, as in CartPole-v1, or module:Id, which imports module first"]
+    own = [name for name in env_names() if name not in gym.registry]
+    ids = usable_ids(gym.registry)
+    lines = [_head("environments", "p2prl host --env ID --set env.args.NAME=VALUE")]
+    for name in own:
+        lines += _entry(name, _environment(name), width)
+    lines += ["  of Gymnasium and of packages with ids there, the newest of each:"]
+    return [
+        *lines,
+        *columns(ids, width, 4),
+        *_entry("module:Id", "any Gymnasium id of a module, which is imported first", width),
+    ]
 
 
 def _environment(name: str) -> str:
-    """One that an installed package announces, with its first line; what cannot be loaded is listed with the reason."""
+    """The first line of one that an installed package announces, or why it cannot be loaded."""
     from p2prl.errors import P2prlError
     from p2prl.registry import make_env_factory
 
     try:
-        return f"  {name:<24} {_first_line(make_env_factory(name, {}).source)}"
+        return _first_line(make_env_factory(name, {}).source)
     except P2prlError as error:
-        return f"  {name:<24} not usable here: {error}"
+        return f"{_NOT_USABLE}{error}"

@@ -11,6 +11,7 @@ import typer
 from p2prl.cli.context import Json, OwnTarget, Verbose, Wait
 from p2prl.cli.units import seconds
 from p2prl.errors import UsageError
+from p2prl.words import many
 
 if TYPE_CHECKING:
     from p2prl.core.messages import CodeNews
@@ -29,7 +30,7 @@ def code(
     from p2prl.cli.output import write_json, write_line
     from p2prl.nodes.owner import open_owner
 
-    with open_owner(target, wait) as owner:
+    with open_owner(target, wait, "p2prl code") as owner:
         news = owner.new_code() if new else owner.code()
     if json:
         write_json(code_object(news))
@@ -72,13 +73,13 @@ def invite(
     from p2prl.nodes.owner import open_owner
 
     ttl_s = seconds("--ttl", ttl)
-    with open_owner(target, wait) as owner:
+    with open_owner(target, wait, "p2prl invite") as owner:
         text, made = owner.invite(uses, ttl_s)
     if out is None:
         write_line(text)
     else:
         _write(out, text)
-    limits = f"for {made.uses} node{'' if made.uses == 1 else 's'}, for {duration(made.ttl_s)}"
+    limits = f"for {many(made.uses, 'node')}, for {duration(made.ttl_s)}"
     where = "'TEXT'" if out is None else str(out)
     write_line(f"a token {limits}; on the other machine: p2prl join --token {where}", sys.stderr)
     return 0

@@ -7,10 +7,11 @@ from collections.abc import Callable
 
 from rich.text import Text
 
-from p2prl.cli.output import count, duration, safe
+from p2prl.cli.output import duration, safe
 from p2prl.core.messages import CodeNews
 from p2prl.nodes.options import DEFAULT_BASE_PORT
 from p2prl.nodes.report import HostStarted
+from p2prl.words import many
 
 _WHY = {
     "guesses": "too many wrong guesses",
@@ -56,7 +57,7 @@ class JoinCode:
 def code_text(code: str, uses: int | None, ttl_s: float | None) -> Text:
     """A join code, for how many more nodes and for how long; nothing where there is no limit."""
     text = Text(safe(code), "bold", no_wrap=True, overflow="ellipsis")
-    limits = [] if uses is None else [f"for {count(uses)} more node{'' if uses == 1 else 's'}"]
+    limits = [] if uses is None else [f"for {many(uses, 'more node')}"]
     limits += [] if ttl_s is None else [f"for {duration(ttl_s)}"]
     return text.append("   " + ", ".join(limits), "not bold") if limits else text
 

@@ -21,6 +21,7 @@ from p2prl.cli.nodes import admit, nodes, quarantine, remove
 from p2prl.cli.output import complain, silence_stdout
 from p2prl.cli.status import status
 from p2prl.errors import P2prlError
+from p2prl.python_warnings import one_line_each
 
 EXIT_OK = 0
 EXIT_ERROR = 1
@@ -80,6 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; the exit codes are those of docs/cli.md. Never raises but for SystemExit."""
     state = CliState()
     args = sys.argv[1:] if argv is None else list(argv)
+    one_line_each(lambda text: complain(f"warning: {text}"))
     try:
         code = app(args=args, prog_name="p2prl", standalone_mode=False, obj=state)
         sys.stdout.flush()

@@ -36,7 +36,7 @@ def nodes(target: OwnTarget = None, wait: Wait = 5.0, json: Json = False, verbos
     """List every node that your host knows: who is let in, who waits for your word, who is kept out."""
     from p2prl.nodes.owner import open_owner
 
-    with open_owner(target, wait) as owner:
+    with open_owner(target, wait, "p2prl nodes") as owner:
         reply, fingerprint = owner.nodes(), owner.fingerprint
     if json:
         from p2prl.cli.output import write_json
@@ -54,14 +54,14 @@ def admit(node: Node, host: OwnHost = None, wait: Wait = 5.0, verbose_: Verbose 
     """Let a node in that waits for your word, or that you had removed."""
     from p2prl.core.messages import AdmitAsk
 
-    return _order(node, host, wait, "admitted", lambda entry: AdmitAsk(key=entry.key))
+    return _order("admit", node, host, wait, "admitted", lambda entry: AdmitAsk(key=entry.key))
 
 
 def remove(node: Node, host: OwnHost = None, wait: Wait = 5.0, verbose_: Verbose = False) -> int:
     """Put a node out at once, and keep it out: the join code does not bring it back, p2prl admit does."""
     from p2prl.core.messages import RemoveAsk
 
-    return _order(node, host, wait, "removed", lambda entry: RemoveAsk(key=entry.key))
+    return _order("remove", node, host, wait, "removed", lambda entry: RemoveAsk(key=entry.key))
 
 
 def quarantine(
@@ -87,10 +87,11 @@ def quarantine(
             raise UsageError(f"{_named(entry)} is not quarantined, it is {entry.standing}")
         return QuarantineAsk(key=entry.key, reason=reason, undo=undo)
 
-    return _order(node, host, wait, "admitted" if undo else "quarantined", ask)
+    return _order("quarantine", node, host, wait, "admitted" if undo else "quarantined", ask)
 
 
 def _order(
+    order: str,
     node: str,
     host: str | None,
     wait: float,
@@ -101,7 +102,7 @@ def _order(
     from p2prl.cli.output import write_line
     from p2prl.nodes.owner import open_owner
 
-    with open_owner(host, wait) as owner:
+    with open_owner(host, wait, f"p2prl {order} {node} --host") as owner:
         before = owner.find(node)
         if before.how == "own":
             raise UsageError(

@@ -15,8 +15,9 @@ from rich.console import Console
 from p2prl.cli import joincode, output, qr, shapes, view
 from p2prl.cli.screen import Screen, log_text
 from p2prl.core.messages import CodeNews, StatusReply
+from p2prl.nodes import checkpoint
 from p2prl.nodes.report import HostStarted, HostStopped, Joined, Left, MemberStatus
-from p2prl.settings import has_checkpoint
+from p2prl.words import many
 
 _PLAIN_INTERVAL_S = 5.0
 _MOST_HISTORY = 2000
@@ -179,7 +180,7 @@ class PlainHost(_Plain):
     def stopped(self, info: HostStopped) -> None:
         """HostReporter.stopped."""
         if info.last is not None:
-            self._line(view.run_line(info.last), last=True)
+            self._line(view.run_line(view.ended(info.last)), last=True)
         for line in stopped_lines(info, self._info):
             self._line(line, last=True)
 
@@ -262,10 +263,12 @@ class LiveHost(_Live):
 
     def stopped(self, info: HostStopped) -> None:
         """HostReporter.stopped: the last figures stay on the terminal, and what to do next below them."""
+        started = self._info
         if info.last is not None:
-            self._show(info.last)
+            self._info = None  # nobody can join any more
+            self._show(view.ended(info.last))
         self._screen.close()
-        self._say(*stopped_lines(info, self._info))
+        self._say(*stopped_lines(info, started))
 
     def _show(self, status: StatusReply) -> None:
         if status.return_mean is not None:
@@ -273,8 +276,9 @@ class LiveHost(_Live):
         if len(self._history) > _MOST_HISTORY:
             self._history = self._history[1::2]
         hint = joincode.join_hint(self._info) if self._info else ""
+        code = self._code.text if hint else lambda: None
         self._screen.show(
-            lambda width, height: view.run_view(status, hint, width, height, self._history, self._code.text())
+            lambda width, height: view.run_view(status, hint, width, height, self._history, code())
         )
 
 
@@ -311,28 +315,31 @@ def started_lines(info: HostStarted) -> list[str]:
 
 
 def stopped_lines(info: HostStopped, started: HostStarted | None) -> list[str]:
-    """Why it ended, and what to do next."""
-    detail = "" if info.reason in ("signal", "steps", "time") else info.text
+    """Why it ended, and what can be done next; an error's text is what the command itself ends with."""
+    detail = info.text if info.reason == "return" else ""
     lines = [f"stopped: {info.reason}" + (f" ({output.safe(detail)})" if detail else "")]
-    if started is not None and has_checkpoint(started.results):
-        folder = shlex.quote(str(started.results))
-        lines += [f"its score:  p2prl eval {folder}", f"to go on:   p2prl host --resume --results {folder}"]
-    return lines
+    updates = None if started is None else checkpoint.updates_of(started.results / "checkpoints")
+    if started is None or updates is None:
+        return lines
+    folder = shlex.quote(str(started.results))
+    score = [f"its score:  p2prl eval {folder}"] if updates else []
+    return [*lines, *score, f"to go on:   p2prl host --resume --results {folder}"]
 
 
 def joined_line(info: Joined) -> str:
     """Whose run this is."""
     run = f"{output.safe(info.env)} with {output.safe(info.agent)}"
-    players = f"{info.players} player{'' if info.players == 1 else 's'}"
+    players = many(info.players, "player")
     where = f"{output.safe(info.host_name)} at {output.safe(info.address)}:{info.base_port}"
     return f"joined {where}: {run}, {players}"
 
 
 def left_line(info: Left) -> str:
-    """Why it ended, and what was given."""
-    why = f"{info.reason}" + (f" ({output.safe(info.text)})" if info.text else "")
+    """Why it ended, and what was given; an error's text is what the command itself ends with."""
+    told = info.text and info.reason != "error"
+    why = f"{info.reason}" + (f" ({output.safe(info.text)})" if told else "")
     books = info.books
-    return f"left: {why}; {output.count(books.stored)} of {output.count(books.produced)} bundles stored"
+    return f"left: {why}; {output.count(books.stored)} of {many(books.produced, 'bundle')} stored"
 
 
 def for_host(json: bool, verbose: bool) -> JsonHost | PlainHost | LiveHost:

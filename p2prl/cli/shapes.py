@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-from p2prl.core.messages import Books, CodeNews, StatusReply
+from p2prl.core.messages import Books, CodeNews, Evaluation, StatusReply
 from p2prl.nodes.report import HostStarted, HostStopped, Joined, Left, MemberStatus
 
 _BUNDLES = ("produced", "stored", "pending", "refused", "stale", "dropped", "duplicate")
-EVALUATION = ("eval_return_mean", "eval_return_low", "eval_return_high", "eval_version", "eval_episodes")
+_EVALUATION = ("return_mean", "return_low", "return_high", "length_mean", "version", "episodes")
 
 
 def totals(status: StatusReply | None) -> dict[str, Any]:
@@ -20,22 +20,18 @@ def totals(status: StatusReply | None) -> dict[str, Any]:
         "updates_skipped", "weights_version", "lag_mean",
     )  # fmt: skip
     if status is None:
-        return dict.fromkeys((*names, *EVALUATION, "bundles", "nodes"))
+        return dict.fromkeys((*names, *evaluation(None), "bundles", "nodes"))
     return {
         **{name: getattr(status, name) for name in names},
-        **evaluation(status),
+        **evaluation(status.evaluation),
         "bundles": bundles(status.bundles),
         "nodes": sum(node.state != "gone" for node in status.nodes),
     }
 
 
-def evaluation(status: StatusReply) -> dict[str, Any]:
+def evaluation(last: Evaluation | None) -> dict[str, Any]:
     """What the last greedy episodes gave; each is null before the first."""
-    last = status.evaluation
-    if last is None:
-        return dict.fromkeys(EVALUATION)
-    values = (last.return_mean, last.return_low, last.return_high, last.version, last.episodes)
-    return dict(zip(EVALUATION, values, strict=True))
+    return {f"eval_{name}": getattr(last, name, None) for name in _EVALUATION}
 
 
 def bundles(books: Books) -> dict[str, Any]:

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 
+import msgspec
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from p2prl.cli.bars import bars
 from p2prl.cli.output import count, decimal, duration, safe, size
 from p2prl.core.messages import Books, NodeStatus, ShardStatus, StatusReply
 from p2prl.nodes.report import Joined, MemberStatus
+from p2prl.words import many
 
 _STATE_STYLES = {
     "working": "green",
@@ -28,14 +30,18 @@ _STATE_STYLES = {
     "away": "red",
     "stalled": "red",
     "failed": "red",
+    "stopped": "dim",
     "gone": "dim",
     "removed": "red",
     "quarantined": "red",
 }
 _LABEL_WIDTH = 9
-_BARS = "▁▂▃▄▅▆▇█"
 _MOST_WARNINGS = 3
+#: Lines of a warning; a trainer's failure has more, because it ends with what to do.
+_WARNING_LINES, _FAILURE_LINES = 2, 6
 _MOST_NAMES = 3
+#: Trainer's states whose reason is a warning.
+_LOUD = ("stalled", "failed")
 #: A node's return is over all its slots: it is told with how much they explore.
 _SCORE = ("steps", "episodes", "return", "explores")
 #: From these widths on, a node's address, steps, episodes, return and exploration have room; then its system too.
@@ -57,7 +63,7 @@ def run_view(
         history: the mean return so far, drawn as bars.
         code: the join code, shown under the hint.
     """
-    warnings = _warnings(status, width)
+    warnings = _warnings(status, width, height is None)
     head = [_title(status)]
     head += [_fitted(_figure("join with", f" {hint}"), width)] if hint else []
     head += [_fitted(_figure("join code", Text(" ").append(code)), width)] if code is not None else []
@@ -66,6 +72,12 @@ def run_view(
     used = len(head) + len(figures) + len(warnings) + 3
     rows = None if height is None else max(2, height - used)
     return Group(*head, *figures, Text(), _nodes(status.nodes, width, rows), *warnings)
+
+
+def ended(status: StatusReply) -> StatusReply:
+    """The last status as it is once the run has ended: nothing trains any more. Why it ended is told below it."""
+    state = "failed" if status.trainer_state == "failed" else "stopped"
+    return msgspec.structs.replace(status, trainer_state=state, trainer_reason="", stopping="")
 
 
 def member_view(status: MemberStatus, joined: Joined | None, width: int = 80) -> RenderableType:
@@ -87,7 +99,7 @@ def member_view(status: MemberStatus, joined: Joined | None, width: int = 80) ->
 
 
 def run_line(status: StatusReply) -> str:
-    """A run in one plain line, for where there is no terminal."""
+    """A run in one plain line, for where there is no terminal. What the trainer died of is told once, elsewhere."""
     greedy = status.evaluation
     parts = [
         f"return {decimal(status.return_mean)} (of {status.return_episodes})",
@@ -98,7 +110,7 @@ def run_line(status: StatusReply) -> str:
         f"bundles {_books(status.bundles).plain}",
         f"nodes {_node_count(status.nodes)}",
         f"trainer {safe(status.trainer_state)}"
-        + (f": {safe(status.trainer_reason)}" if status.trainer_reason else ""),
+        + (f": {safe(status.trainer_reason)}" if status.trainer_reason and not _is_down(status) else ""),
     ]
     return "  ".join(parts)
 
@@ -126,21 +138,6 @@ def reasons(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{safe(reason, 40)} {count(times)}" for reason, times in ordered)
 
 
-def bars(values: Sequence[float], width: int) -> str:
-    """The values as bars of eight heights, averaged down to `width` columns.
-
-    >>> bars([0, 1, 2, 3], 4)
-    '▁▃▆█'
-    """
-    if len(values) < 2 or width < 2:
-        return ""
-    columns = min(width, len(values))
-    edges = [index * len(values) // columns for index in range(columns + 1)]
-    means = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
-    low, span = min(means), max(means) - min(means)
-    return "".join(_BARS[round((mean - low) / span * (len(_BARS) - 1)) if span else 0] for mean in means)
-
-
 def waiting_line(status: StatusReply) -> str:
     """Who knows the join code and waits for the owner's word; empty if nobody does."""
     names = status.waiting_nodes
@@ -149,20 +146,30 @@ def waiting_line(status: StatusReply) -> str:
     told = ", ".join(safe(name, 24) for name in names[:_MOST_NAMES]) + (
         ", …" if len(names) > _MOST_NAMES else ""
     )
-    waits = "1 node waits" if len(names) == 1 else f"{count(len(names))} nodes wait"
-    return f"{waits} to be let in ({told}): p2prl nodes"
+    return f"{many(len(names), 'node', 'waits', 'wait')} to be let in ({told}): p2prl nodes"
 
 
-def _warnings(status: StatusReply, width: int) -> list[Text]:
-    """What somebody should look at: who waits to be let in, the run's own warnings, nodes that stand still."""
+def _is_down(status: StatusReply) -> bool:
+    return status.trainer_state == "failed"
+
+
+def _warnings(status: StatusReply, width: int, whole: bool) -> list[Text]:
+    """What somebody should look at: who waits to be let in, the run's own warnings, nodes that stand still.
+
+    Args:
+        whole: cut nothing off.
+    """
     stalled = [
         f"{safe(node.name, 24)}: {safe(node.reason)}" for node in status.nodes if node.state == "stalled"
     ]
     waiting = waiting_line(status)
-    trainer = [f"trainer: {status.trainer_reason}"] if status.trainer_state in ("stalled", "failed") else []
+    loud = status.trainer_reason and status.trainer_state in _LOUD
+    trainer = [f"trainer: {status.trainer_reason}"] if loud else []
     lines: list[Text] = []
     for text in [*([waiting] if waiting else []), *trainer, *status.warnings, *stalled][:_MOST_WARNINGS]:
-        wrapped = textwrap.wrap(safe(text), max(20, width - 2), max_lines=2, placeholder=" …")
+        most = _FAILURE_LINES if text in trainer and _is_down(status) else _WARNING_LINES
+        room, lines_ = max(20, width - 2), None if whole else most
+        wrapped = textwrap.wrap(safe(text), room, max_lines=lines_, placeholder=" …", break_on_hyphens=False)
         lines += [Text(("  " if index else "! ") + line, "yellow") for index, line in enumerate(wrapped)]
     return lines
 
@@ -171,14 +178,15 @@ def _warnings(status: StatusReply, width: int) -> list[Text]:
 
 
 def _title(status: StatusReply) -> Text:
+    """What changes first: a narrow terminal cuts the end."""
     title = Text(no_wrap=True, overflow="ellipsis")
     title.append(safe(status.run_name), "bold cyan")
-    title.append(f"   {safe(status.env)} · {safe(status.agent)} · on {safe(status.host_name)}")
-    title.append(f" · {duration(status.uptime_s)}")
-    if status.term > 1:
-        title.append(f" · term {status.term}")
+    title.append(f"   {duration(status.uptime_s)}")
     if status.stopping:
         title.append(f" · stopping: {safe(status.stopping)}", "yellow")
+    if status.term > 1:
+        title.append(f" · term {status.term}")
+    title.append(f" · {safe(status.env)} · {safe(status.agent)} · on {safe(status.host_name)}")
     return title
 
 
@@ -189,12 +197,15 @@ def _figures(status: StatusReply, width: int, history: Sequence[float]) -> list[
         if status.episodes
         else "no episode ended yet"
     )
-    over = f"over {status.return_episodes} episodes" if status.return_episodes else none_yet
+    over = f"over {many(status.return_episodes, 'episode')}" if status.return_episodes else none_yet
     score = _figure("return", Text(decimal(status.return_mean), "bold"), over, every)
     score.append("   " + bars(history, min(40, width - score.cell_len - 4)), "cyan")
     episodes = f"episodes {count(status.episodes)}"
     weights = f"weights v{count(status.weights_version)}" if status.weights_version >= 0 else "no weights yet"
     device = f"on {safe(status.device)}" if status.device else ""
+    why = (
+        "" if status.trainer_state in _LOUD else safe(status.trainer_reason)
+    )  # that is a warning, and whole there
     lines = [
         score,
         *_greedy(status),
@@ -202,7 +213,7 @@ def _figures(status: StatusReply, width: int, history: Sequence[float]) -> list[
         _figure("updates", _updates(status), weights, f"samples {decimal(status.lag_mean)} versions old"),
         _figure("bundles", _books(status.bundles, width - _LABEL_WIDTH)),
         _figure("shards", _shards(status.shards)),
-        _figure("trainer", _state(status.trainer_state), device, safe(status.trainer_reason)),
+        _figure("trainer", _state(status.trainer_state), device, why),
     ]
     return [_fitted(line, width) for line in lines]
 
@@ -217,7 +228,11 @@ def _greedy(status: StatusReply) -> list[Text]:
     sure = f"{decimal(last.return_low)} to {decimal(last.return_high)}"
     return [
         _figure(
-            "greedy", mean, sure, f"over {last.episodes} episodes, weights v{count(last.version)}", next_one
+            "greedy",
+            mean,
+            sure,
+            f"over {many(last.episodes, 'episode')}, weights v{count(last.version)}",
+            next_one,
         )
     ]
 
@@ -253,7 +268,7 @@ def _books_text(books: Books, spooled: str, with_reasons: bool) -> Text:
 def _shards(shards: Sequence[ShardStatus]) -> Text:
     if not shards:
         return Text("none yet", "yellow")
-    text = Text(f"{len(shards)}   {count(sum(shard.ticks for shard in shards))} ticks")
+    text = Text(f"{len(shards)}   {many(sum(shard.ticks for shard in shards), 'tick')}")
     text.append(f"   {size(sum(shard.size_bytes for shard in shards))}")
     for shard in shards:
         restarts = f", restarted {shard.starts - 1}x" if shard.starts > 1 else ""
@@ -307,7 +322,7 @@ def _node_trouble(node: NodeStatus) -> str:
         return safe(node.reason or node.faults[-1])
     if node.refused_by_host:
         return f"refused: {reasons(node.refused_by_host)}"
-    return f"{count(node.bundles.refused)} bundles refused" if node.bundles.refused else ""
+    return f"{many(node.bundles.refused, 'bundle')} refused" if node.bundles.refused else ""
 
 
 def _node_count(nodes: Sequence[NodeStatus]) -> str:

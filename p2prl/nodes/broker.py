@@ -37,6 +37,7 @@ from p2prl.nodes.trainer_watch import TrainerWatch
 from p2prl.nodes.weights_desk import PUBLISH, WeightsDesk, current
 from p2prl.nodes.wiring import BrokerConfig
 from p2prl.wire import frames
+from p2prl.words import many
 
 log = logging.getLogger("p2prl")
 
@@ -458,7 +459,7 @@ class Broker:
         self.members.refuse(user, reason)
         self.front.refused(user, reason)
         if self.refused[reason] in (1, 10, 100, 1000) or self.refused[reason] % 10_000 == 0:
-            log.warning("refused %d control messages so far: %s", self.refused[reason], reason)
+            log.warning("refused %s so far: %s", many(self.refused[reason], "control message"), reason)
 
 
 def child_main() -> int:

@@ -291,6 +291,17 @@ def before(folder: Path, updates: int) -> Checkpoint | None:
     return None
 
 
+def updates_of(folder: Path) -> int | None:
+    """How many updates are in the checkpoint that `p2prl eval` would take; None if there is none. Reads no arrays."""
+    for path in sorted(candidates(folder), key=lambda path: not _is_best(path)):
+        try:
+            if (path / "DONE").is_file():
+                return msgspec.json.decode((path / _FILES[2]).read_bytes(), type=Meta).updates
+        except (OSError, msgspec.MsgspecError, RecursionError) as error:
+            log.debug("%s is no checkpoint: %s", path, error)
+    return None
+
+
 def require(folder: Path, *, prefer_best: bool = False) -> Checkpoint:
     """As `load_last`, but none at all is an error."""
     checkpoint = load_last(folder, prefer_best=prefer_best)

@@ -16,6 +16,7 @@ from typing import IO, Any
 import msgspec
 
 from p2prl.nodes.process import ChildEvent, encode_config
+from p2prl.python_warnings import plain
 
 #: Numeric libraries start one thread per core in every process; with many processes that only costs.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -149,11 +150,11 @@ class Child:
                 self._events.append(msgspec.json.decode(line, type=ChildEvent))
             except (msgspec.DecodeError, RecursionError):
                 # An environment that prints: show it, as a person debugging it would want.
-                self._lines.append(LogLine("INFO", line.decode(errors="replace").rstrip()))
+                self._lines.append(LogLine("INFO", plain(line.decode(errors="replace").rstrip())))
 
     def _read_log(self, pipe: IO[bytes]) -> None:
         for line in pipe:
-            text = line.decode(errors="replace").rstrip()
+            text = plain(line.decode(errors="replace").rstrip())
             level, _, rest = text.partition(" ")
             if level in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"):
                 self._lines.append(LogLine(level, rest))

@@ -5,9 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import logging
-import os
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,14 +15,16 @@ import gymnasium as gym
 import numpy as np
 
 from p2prl.core.spaces import EnvSpec
-from p2prl.errors import MissingPackage, P2prlError, UsageError
+from p2prl.display import has_display
+from p2prl.errors import MissingPackage, NoHostFound, P2prlError, UsageError
 from p2prl.learn.contracts import Actor, Array, Weights
 from p2prl.learn.evaluation import TakeResult, episode_seed, evaluate
 from p2prl.learn.spaces import env_spec
 from p2prl.learn.statistics import bootstrap_interval
 from p2prl.nodes import checkpoint
 from p2prl.nodes.client import open_client
-from p2prl.nodes.video import VideoFolder
+from p2prl.nodes.video import VideoFolder, check_encoder, check_folder
+from p2prl.places import existing_folder, looks_like_path, tidy
 from p2prl.registry import is_file_agent, make_agent, make_env_factory, resolve_agent
 from p2prl.settings import EXPERIMENT_FILE, latest_run, load_experiment
 from p2prl.wire.weights import decode_weights
@@ -120,7 +120,13 @@ def evaluate_target(
     Raises:
         P2prlError: no such run or host, no weights yet, or something is not installed.
     """
-    policy = _from_folder(Path(target)) if target and Path(target).is_dir() else _from_host(target)
+    flag = "--video" if video else "--record"
+    if video or record is not None:
+        check_encoder(flag)
+    if record is not None:
+        check_folder(record, flag)
+    is_folder = target is not None and (looks_like_path(target) or Path(target).is_dir())
+    policy = _from_folder(existing_folder(target)) if target and is_folder else _from_host(target)
     if video:
         if policy.videos is None:
             raise UsageError("--video writes into a run's folder: name one, or say --record DIR")
@@ -132,7 +138,8 @@ def evaluate_target(
         rows = _play(make_env, spec, actor, episodes, seed, progress)
         videos: list[Path] = []
     else:
-        rows, videos = _play_and_record(make_env, spec, actor, episodes, seed, record, progress)
+        open_folder = partial(VideoFolder, tidy(record), flag=flag)
+        rows, videos = _play_and_record(make_env, spec, actor, episodes, seed, open_folder, progress)
     return policy.result(rows, seed, videos)
 
 
@@ -176,9 +183,7 @@ def watch_run(
     Raises:
         P2prlError: there is no such run or checkpoint, or something is not installed.
     """
-    if not folder.is_dir():
-        raise UsageError(f"{folder} is not a folder: name a run's folder, or the folder that holds runs")
-    policy = _from_folder(folder)
+    policy = _from_folder(existing_folder(folder))
     make_env = policy.make_env()
     spec = _spec_of(make_env, policy.env_id)
     env, why_not = _shown(make_env, spec.id) if render else (None, "not shown, as asked")
@@ -186,13 +191,6 @@ def watch_run(
     make_one = make_env if env is None else lambda: env
     rows = evaluate(make_one, spec, policy.actor(spec), episodes, seed, took=took, slots=1, warn=log.warning)
     return policy.result(rows, seed, [])
-
-
-def has_display(platform: str = sys.platform, environ: Mapping[str, str] = os.environ) -> bool:
-    """True if a window can be expected to open here."""
-    if platform in ("win32", "darwin"):
-        return True
-    return bool(environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY"))
 
 
 def _shown(make_env: Callable[..., gym.Env[Any, Any]], env_id: str) -> tuple[gym.Env[Any, Any] | None, str]:
@@ -235,14 +233,14 @@ def _play_and_record(
     actor: Actor,
     episodes: int,
     seed: int,
-    record: Path,
+    open_folder: Callable[[int], VideoFolder],
     progress: Callable[[int, int], None],
 ) -> tuple[list[tuple[float, int]], list[Path]]:
     make_seen = partial(make_env, render_mode="rgb_array")
     env = _made(make_seen, spec.id)
     fps = int(env.metadata.get("render_fps", 30))
     env.close()
-    with VideoFolder(record, fps) as videos:
+    with open_folder(fps) as videos:
 
         def take(episode: int, frame: Array) -> None:
             if videos.add(episode, frame):
@@ -299,7 +297,12 @@ def _from_folder(folder: Path) -> _Policy:
 
 
 def _from_host(target: str | None) -> _Policy:
-    with open_client(target, _WAIT_S) as client:
+    try:
+        client = open_client(target, _WAIT_S, "p2prl eval")
+    except NoHostFound as error:
+        nor = f"; nor is there a folder {target} here" if target else "; a run's folder: p2prl eval RUN_DIR"
+        raise NoHostFound(f"{error}{nor}") from error
+    with client:
         welcome = client.welcome()
         header, payload = client.weights()
     run = welcome.run

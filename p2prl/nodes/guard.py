@@ -13,6 +13,7 @@ from p2prl.errors import LearningFailed
 from p2prl.learn.contracts import Agent, Array, Update, Weights
 from p2prl.learn.finite import not_finite
 from p2prl.nodes import checkpoint
+from p2prl.words import many
 
 log = logging.getLogger("p2prl")
 
@@ -87,7 +88,7 @@ class Guard:
         last = checkpoint.load_last(self._folder)
         if last is None:
             return "there is no checkpoint yet"
-        text = f"the last good checkpoint is {last.path} ({last.meta.updates} updates)"
+        text = f"the last good checkpoint is {last.path} ({many(last.meta.updates, 'update')})"
         earlier = checkpoint.before(self._folder, last.meta.updates)
         if earlier is None:
             return f"{text}, and if that fails again, begin a new run"

@@ -30,6 +30,7 @@ from p2prl.nodes.report import OPEN_WARNING, HostReporter, HostStarted, HostStop
 from p2prl.nodes.rewind import WentBack, go_back_if_asked
 from p2prl.nodes.signals import end_on_signals
 from p2prl.nodes.supervisor import Charge, GivenUp, Supervisor
+from p2prl.words import many
 
 _STATUS_S = 0.5
 _FOLLOW_S = 5.0
@@ -311,7 +312,7 @@ class Host:
         if stop.mean_return is not None and full and (status.return_mean or 0.0) >= stop.mean_return:
             self.stop("return", f"mean return {status.return_mean:.1f} over the last {WINDOW} episodes")
         elif stop.steps and status.steps >= stop.steps:
-            self.stop("steps", f"{status.steps} steps")
+            self.stop("steps", many(status.steps, "step"))
 
     # --- time
 
@@ -349,6 +350,7 @@ class Host:
         if self._stage != "running":
             return
         self.reason, self.text, self.exit_code = reason, text, exit_code
+        self.recorder.log("error" if exit_code else "info", "host", f"stopped: {reason}: {text}")
         self._stop_at = self.loop.now()
         self.supervisor.keep_no_longer()
         if self.announcer is not None:

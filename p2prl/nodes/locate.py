@@ -20,6 +20,7 @@ from p2prl.net.keys import state_folder
 from p2prl.net.sockets import Limits, Network
 from p2prl.nodes.options import DEFAULT_BASE_PORT
 from p2prl.nodes.wiring import MemberConfig
+from p2prl.places import refuse_path
 from p2prl.wire import frames
 
 ENROL_LIMITS = Limits(message_bytes=4_000, send_messages=10, receive_messages=10, linger_ms=0)
@@ -59,6 +60,7 @@ class Search:
     Attributes:
         say: gets (level, text).
         choose: asks a person which of several; None where there is none.
+        command: what the person typed, up to where a host's name or address stands; for advice.
         stop: says whether to give up (a signal came).
     """
 
@@ -71,6 +73,7 @@ class Search:
     version: str = __version__
     protocol: int = m.PROTOCOL
     node_key: str = ""
+    command: str = "p2prl join"
 
     def __post_init__(self) -> None:
         self._deadline = None if self.wait_s is None else time.monotonic() + self.wait_s
@@ -83,9 +86,10 @@ class Search:
 
         Raises:
             NoHostFound: nobody answered within `wait_s`.
-            UsageError: several hosts, and nobody to choose.
+            UsageError: several hosts, and nobody to choose; or the target is a path.
             UpgradeNeeded: the host speaks another protocol number.
         """
+        refuse_path(self.target)
         if self.target is not None and looks_like_address(self.target):
             address = parse_address(self.target, DEFAULT_BASE_PORT)
             return self._dial(Candidate(self.target, (address.host,), address.base), forever=True)
@@ -161,7 +165,7 @@ class Search:
             rows = [f"{c.name}  {c.addresses[0]}:{c.base_port}  {c.env}  {c.agent}" for c in candidates]
             if self.choose is None:
                 listed = "; ".join(" ".join(row.split()) for row in rows)
-                raise UsageError(f"several hosts here, name one (`p2prl join NAME`): {listed}")
+                raise UsageError(f"several hosts here, name one (`{self.command} NAME`): {listed}")
             return self._dial(candidates[self.choose(rows)], forever=True)
         return None
 
@@ -173,7 +177,7 @@ class Search:
         seen = f" (there are: {', '.join(others)})" if others and self.target else ""
         if self._trouble:
             return f"{who} announces itself on this network (mDNS){seen}, and where one was before: {self._trouble}"
-        return f"{who} announces itself on this network (mDNS){seen}; `p2prl join ADDRESS` works without mDNS"
+        return f"{who} announces itself on this network (mDNS){seen}; `{self.command} ADDRESS` works without mDNS"
 
 
 def ask_card(address: str, base_port: int, search: Search) -> tuple[m.EnrolCard | None, str]:

@@ -35,6 +35,7 @@ from p2prl.nodes.report import Joined, Left, MemberReporter, MemberStatus
 from p2prl.nodes.volunteer import Volunteer
 from p2prl.nodes.wiring import MemberConfig, PlayerConfig
 from p2prl.wire import frames
+from p2prl.words import many
 
 log = logging.getLogger("p2prl")
 
@@ -195,7 +196,7 @@ class Member:
         self.volunteer.forget()
         self.players.stop()
         kept, lost = self.outgoing.forget_run()
-        text = f"the host began another run; {lost} bundles of the old one were dropped"
+        text = f"the host began another run; dropped {many(lost, 'bundle')} of the old one"
         if kept:
             text += f", {kept} are kept in the spool in case that it comes back"
         self.reporter.log("warning", "member", text)
@@ -313,7 +314,8 @@ class Member:
             text = f"{self.welcome.host_name} was not heard for {silent_s:.0f} s"
             if waits and spooled:
                 return "paused", f"{waits}; {text}"
-            return "away", f"{text}; {spooled} bundles wait in the spool" if spooled else text
+            wait = f"; {many(spooled, 'bundle', 'waits', 'wait')} in the spool"
+            return "away", text + (wait if spooled else "")
         if not idle:
             return "working", ""
         if waits:
@@ -453,11 +455,10 @@ class Member:
             return
         kept, lost = outgoing.keep()
         if lost > 0:
-            self.reporter.log(
-                "warning", "member", f"{lost} bundles without a receipt are dropped: there is no spool"
-            )
+            text = f"dropped {many(lost, 'bundle')} without a receipt: there is no spool"
+            self.reporter.log("warning", "member", text)
         if kept:
-            text = f"{kept} bundles are kept in the spool; they go to the host with the next `p2prl join`"
+            text = f"kept {many(kept, 'bundle')} in the spool, for the host at the next `p2prl join`"
             self.reporter.log("warning", "member", text)
 
 
@@ -465,7 +466,9 @@ class _ParentReporter:
     """A host's own member tells its supervisor."""
 
     def log(self, level: str, source: str, text: str) -> None:
-        log.log(logging.getLevelName(level.upper()), "%s: %s", source, text)
+        """A line; the supervisor says that it is the member's."""
+        of = "" if source == "member" else f"{source}: "
+        log.log(logging.getLevelName(level.upper()), "%s%s", of, text)
 
     def joined(self, info: Joined) -> None:
         emit("joined", players=info.players)

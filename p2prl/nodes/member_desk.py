@@ -14,6 +14,7 @@ from p2prl.core.ledger import LEFT, Ledger, fold_oldest
 from p2prl.core.membership import Member, Roster
 from p2prl.errors import RemoteProtocolError
 from p2prl.nodes.broker_file import Saved
+from p2prl.words import many
 
 log = logging.getLogger("p2prl")
 
@@ -78,7 +79,7 @@ class MemberDesk:
         """A member's Hello, checked. `slots`: environments of each of its players."""
         known = self.peers.get(key)
         if known is None or known.hello.boot_id != hello.boot_id:
-            log.info("%s joined from %s with %d players", hello.name, address, hello.players)
+            log.info("%s joined from %s with %s", hello.name, address, many(hello.players, "player"))
         member = self.roster.hello(
             key, hello.name, hello.boot_id, hello.players, hello.seats, now, slots=slots
         )
@@ -140,7 +141,10 @@ class MemberDesk:
         ledger.close(LEFT, kept=last.spooled if last is not None else 0)
         reason = line(goodbye.reason)
         if self.roster.goodbye(key, reason, now) is not None:
-            log.info("%s left: %s", peer.hello.name, reason or "no reason given")
+            told = any(reason in fault for fault in peer.faults)  # once is enough
+            log.info(
+                "%s left%s", peer.hello.name, "" if reason and told else f": {reason or 'no reason given'}"
+            )
             self._went(key)
 
     def put_out(self, key: str, reason: str, now: float) -> None:

@@ -25,6 +25,7 @@ from p2prl.nodes.spool import Spool
 from p2prl.nodes.spool_file import Entry
 from p2prl.nodes.wiring import MemberConfig
 from p2prl.wire import frames
+from p2prl.words import many
 
 _TICK_S = 0.02
 #: Bundles that are taken out of the spool before others are looked after.
@@ -167,12 +168,12 @@ class Outgoing:
             return ""
         if spool.active and self.away:
             size = in_words(spool.size_bytes)
-            return f"the spool is full ({spool.count} bundles, {size}): players wait for the host"
+            return f"the spool is full ({many(spool.count, 'bundle')}, {size}): players wait for the host"
         if spool.active and spool.waiting:
-            return f"{spool.waiting} bundles of the spool go first"
+            return f"the spool goes first: {many(spool.waiting, 'bundle')}"
         if self.outbox.gated:
             return "the trainer is behind: players wait for it"
-        return f"the window is full: {self.outbox.pending} bundles wait for a shard"
+        return f"the window is full: {many(self.outbox.pending, 'bundle', 'waits', 'wait')} for a shard"
 
     def _account(self) -> Account:
         return Account(self.account, self.outbox.books(), self.steps, self.episodes)
@@ -272,17 +273,16 @@ class Outgoing:
         if not ended.total() or self.run is None:
             return
         stored = ended["stored"] + ended["duplicate"]
-        text = f"the spool is empty again; of {ended.total()} bundles {stored} were stored"
+        text = f"the spool is empty again; stored {stored:,} of {many(ended.total(), 'bundle')}"
         if ended["stale"]:
-            lag = self.run.max_lag
-            text += f", {ended['stale']} had grown older than max_lag ({lag} versions) and count as stale"
+            text += f", {ended['stale']} stale: older than max_lag ({many(self.run.max_lag, 'version')})"
         text += "".join(f", {ended[status]} {status}" for status in ("refused", "dropped") if ended[status])
         self._say("info" if stored == ended.total() else "warning", "member", text)
 
     def _say_what_waits(self, what: str) -> None:
-        spool = self.spool
-        if spool.count:
-            self._say("info", "member", f"{spool.count} bundles ({in_words(spool.size_bytes)}) {what}")
+        if self.spool.count:
+            size = in_words(self.spool.size_bytes)
+            self._say("info", "member", f"{many(self.spool.count, 'bundle')} ({size}) {what}")
 
     def _spool_window(self) -> None:
         """What is in memory alone goes to the disk too, as far as there is room; and the books."""

@@ -83,21 +83,24 @@ class OwnerClient(Client):
         return format_token(token), made
 
 
-def open_owner(target: str | None, wait_s: float) -> OwnerClient:
+def open_owner(target: str | None, wait_s: float, command: str) -> OwnerClient:
     """Speak as the owner with the host that runs here, or with the one that `target` names.
+
+    Args:
+        command: what the person typed before the target, as in `p2prl nodes`; for advice.
 
     Raises:
         NoHostFound: none within `wait_s`.
         NotAdmitted: the host is another state folder's: somebody else's, or on another machine.
         UsageError: several hosts run here, and none is named.
     """
-    located = _own(wait_s) if target is None else locate_named(target, wait_s)
+    located = _own(wait_s, command) if target is None else locate_named(target, wait_s, command)
     if not is_own(located.card, load_or_create(state_folder() / "node.key").public):
         raise NotAdmitted(_not_the_owner(line(located.card.host_name, 60)))
     return OwnerClient(located)
 
 
-def _own(wait_s: float) -> Located:
+def _own(wait_s: float, command: str) -> Located:
     """Look until one is found; hosts on ports of their owner's choice are known by what they announce."""
     deadline = time.monotonic() + wait_s
     while True:
@@ -107,7 +110,7 @@ def _own(wait_s: float) -> Located:
         if located is not None:
             return located
         if time.monotonic() >= deadline or not has_hosted():
-            raise _none_here(announced)
+            raise _none_here(announced, command)
 
 
 def _bases(announced: list[FoundHost]) -> list[int]:
@@ -115,12 +118,12 @@ def _bases(announced: list[FoundHost]) -> list[int]:
     return sorted({host.base_port for host in announced if host.fingerprint == ours})
 
 
-def _none_here(announced: list[FoundHost]) -> NoHostFound | NotAdmitted:
+def _none_here(announced: list[FoundHost], command: str) -> NoHostFound | NotAdmitted:
     if announced:
         return NotAdmitted(_not_the_owner(" or ".join(sorted({host.name for host in announced}))))
     return NoHostFound(
         f"no host runs on this machine from the state folder {state_folder()}; if it has a --port of its own, "
-        "name it: 127.0.0.1:BASE"
+        f"name it: {command} 127.0.0.1:BASE"
     )
 
 

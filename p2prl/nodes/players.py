@@ -18,6 +18,7 @@ from p2prl.net.sockets import Frame, Limits, Network, Socket
 from p2prl.nodes.child import ONE_THREAD, Child, Exited, LogLine, end_all
 from p2prl.nodes.process import ChildEvent
 from p2prl.nodes.wiring import PlayerConfig
+from p2prl.python_warnings import Once
 from p2prl.wire import frames
 
 log = logging.getLogger("p2prl")
@@ -96,6 +97,7 @@ class Players:
         self.sync = WeightSync()
         self._weights: list[Frame] = []
         self.hellos: list[m.PlayerHello] = []
+        self._warned = Once()
         #: Keys that may connect where there is no ipc; each player has its own.
         self.keys: set[str] = set()
         self._server_keys: KeyPair | None = None
@@ -333,7 +335,9 @@ class Players:
             source = f"player {slot.seat.rank}"
             if isinstance(news, LogLine):
                 slot.printed = news.text
-                self._say(news.level.lower(), source, news.text)
+                # A library's warning comes again with each player and each start of one.
+                if news.level != "WARNING" or self._warned.first(news.text):
+                    self._say(news.level.lower(), source, news.text)
             elif isinstance(news, ChildEvent):
                 slot.reason = news.text or slot.reason
             elif isinstance(news, Exited):

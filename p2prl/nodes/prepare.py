@@ -21,6 +21,7 @@ from p2prl.learn.environments import EnvironmentFailed
 from p2prl.learn.samples import check_batch
 from p2prl.learn.spaces import agent_schema, env_spec
 from p2prl.nodes.files import write_atomically
+from p2prl.places import tidy
 from p2prl.registry import (
     is_file_agent,
     make_agent,
@@ -32,6 +33,7 @@ from p2prl.registry import (
 from p2prl.replay.params import ReplayKind
 from p2prl.replay.prioritised import priority_bytes
 from p2prl.settings import EXPERIMENT_FILE, RUN_FILE, dump_experiment, slug
+from p2prl.words import many
 
 #: What is left to the machine's owner beside the replay buffer.
 _SPARE_BYTES = 200_000_000
@@ -130,7 +132,9 @@ def effective_replay(agent: Agent, overrides: ReplayConfig) -> ReplaySpec:
             f"the agent's replay() asks for windows of {spec.window} ticks; 0 is for whole sessions"
         )
     if spec.window > spec.ticks:
-        raise UsageError(f"replay.ticks={spec.ticks} is shorter than the {spec.window} ticks of a sample")
+        raise UsageError(
+            f"replay.ticks={spec.ticks} is shorter than the {many(spec.window, 'tick')} of a sample"
+        )
     if min(spec.min_ticks, spec.samples_per_insert, spec.max_lag) < 0:
         raise UsageError("replay.min_ticks, replay.samples_per_insert and replay.max_lag cannot be negative")
     return spec
@@ -158,7 +162,7 @@ def check_memory(schema: SessionSchema, replay: ReplaySpec) -> None:
     if room_ticks < need_ticks:
         least = -(-need_ticks // replay.ticks) * session
         raise UsageError(
-            f"replay.capacity_bytes={replay.capacity_bytes} holds {room_ticks} ticks, and training needs "
+            f"replay.capacity_bytes={replay.capacity_bytes} holds {many(room_ticks, 'tick')}, and training needs "
             f"{need_ticks} to begin: give it at least {least} bytes"
         )
     if too_much := check_batch(schema, replay):
@@ -172,7 +176,7 @@ def check_memory(schema: SessionSchema, replay: ReplaySpec) -> None:
         with_them = f", {beside / 1e6:.0f} MB of it for priorities" if beside else ""
         least = int((free - _SPARE_BYTES) * replay.capacity_bytes / taken) // 2
         raise LimitsForbid(
-            f"the replay buffer may take {taken / 1e6:.0f} MB ({room_ticks} ticks{with_them}) and "
+            f"the replay buffer may take {taken / 1e6:.0f} MB ({many(room_ticks, 'tick')}{with_them}) and "
             f"{free / 1e6:.0f} MB are free: use --set replay.capacity_bytes={max(0, least)}"
         )
 
@@ -212,7 +216,7 @@ def _new_folder(experiment: Experiment, results: Path) -> tuple[str, Path]:
     base = f"{slug(experiment.name)}-{stamp}"
     for attempt in range(1, 100):
         name = base if attempt == 1 else f"{base}-{attempt}"
-        folder = (results / name).absolute()
+        folder = tidy(results / name)
         try:
             folder.mkdir(parents=True)
         except FileExistsError:

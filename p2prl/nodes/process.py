@@ -28,6 +28,7 @@ from p2prl.errors import (
 )
 from p2prl.net.loop import Loop
 from p2prl.net.sockets import PortTaken
+from p2prl.python_warnings import one_line_each
 
 #: A child that has not ended this long after its parent's end is ended by force.
 _GRACE_S = 4.0
@@ -110,11 +111,13 @@ def _allow_many_connections() -> None:
 
 
 def configure_logging(verbose: bool) -> logging.Logger:
-    """Log lines to standard error, `LEVEL text` each."""
+    """Log lines to standard error, `LEVEL text` each; Python's warnings are among them."""
     logging.basicConfig(
         stream=sys.stderr, level=logging.DEBUG if verbose else logging.INFO, format=LOG_FORMAT, force=True
     )
-    return logging.getLogger("p2prl")
+    log = logging.getLogger("p2prl")
+    one_line_each(lambda text: log.warning("%s", text))
+    return log
 
 
 def _watch_parent(loop: Loop) -> None:

@@ -21,6 +21,8 @@ log = logging.getLogger("p2prl")
 
 _NODES_EVERY_S = 10.0
 _SCALARS_EVERY_S = 2.0
+#: Of greedy episodes, in progress.jsonl with `eval_` before them; null before the first.
+_EVALUATION = ("return_mean", "return_low", "return_high", "length_mean", "version", "episodes", "steps")
 
 
 class Recorder:
@@ -136,8 +138,7 @@ def _node_row(node: NodeStatus) -> dict[str, object]:
 
 
 def progress_row(status: StatusReply) -> dict[str, object]:
-    """The figures of design section 10's `progress`, as plain values."""
-    evaluation = status.evaluation
+    """The figures of design section 10's `progress`, and all that `scalars` has, as plain values."""
     return {
         "time": time.time(),
         "steps": status.steps,
@@ -145,15 +146,14 @@ def progress_row(status: StatusReply) -> dict[str, object]:
         "episodes": status.episodes,
         "return_mean": status.return_mean,
         "return_mean_all": status.return_mean_all,
-        "eval_return_mean": evaluation.return_mean if evaluation is not None else None,
-        "eval_version": evaluation.version if evaluation is not None else None,
-        "eval_episodes": evaluation.episodes if evaluation is not None else None,
+        **{f"eval_{name}": getattr(status.evaluation, name, None) for name in _EVALUATION},
         "updates": status.updates,
         "updates_skipped": status.updates_skipped,
         "weights_version": status.weights_version,
         "lag_mean": status.lag_mean,
         "bundles": msgspec.to_builtins(status.bundles),
         "nodes": sum(node.state != "gone" for node in status.nodes),
+        "learner": dict(status.metrics),
     }
 
 

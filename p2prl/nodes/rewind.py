@@ -21,6 +21,7 @@ from p2prl.nodes.files import fsync_folder
 from p2prl.nodes.options import HostOptions
 from p2prl.nodes.prepare import Prepared
 from p2prl.replay.rewind import rewrite, survey
+from p2prl.words import many
 
 log = logging.getLogger("p2prl")
 
@@ -48,9 +49,10 @@ class WentBack:
 
     def text(self) -> str:
         """One line for people."""
+        aside = f"{many(self.checkpoints, 'later checkpoint')}, and the replay with {many(self.bundles, 'bundle')}"
         return (
-            f"going on from checkpoint {self.name} at {self.steps:,} steps; {self.checkpoints} later checkpoints, and "
-            f"the replay with {self.bundles:,} bundles of newer weights in it, are set aside in {self.folder}"
+            f"going on from checkpoint {self.name} at {many(self.steps, 'step')}; {aside} of newer weights in it, "
+            f"are set aside in {self.folder}"
         )
 
 

@@ -20,6 +20,7 @@ from p2prl.nodes.spool_books import SnapshotFile
 from p2prl.nodes.spool_file import Entry, Frame, Segments, body_crc, size_on_disk
 from p2prl.nodes.spool_others import Others
 from p2prl.nodes.spool_queue import TRIES, Queue
+from p2prl.words import many
 
 _RUN_ID = re.compile(r"[a-z0-9-]{1,64}")
 
@@ -306,7 +307,7 @@ class Spool:
         return True
 
     def _why_full(self, lack: str) -> str:
-        have = f"{self.count} bundles, {in_words(self.size_bytes)}"
+        have = f"{many(self.count, 'bundle')}, {in_words(self.size_bytes)}"
         if lack == "bound":
             return f"the spool is full ({have}): --spool allows {in_words(self.rules.bound_bytes)}"
         free = in_words(self.rules.keep_free_bytes)
@@ -326,7 +327,7 @@ class Spool:
 
     def _lost(self, segment: int, waiting: int) -> None:
         """A segment cannot be read any more: what waited in it is dropped; what was handed out has its frames."""
-        text = f"a part of the spool cannot be read: {waiting} bundles are dropped, the others go on"
+        text = f"a part of the spool cannot be read: dropped {many(waiting, 'bundle')}, the others go on"
         self._say("warning", text)
         self._set_aside(segment)
         self._live.pop(segment, None)
@@ -369,7 +370,7 @@ class Spool:
         lost = books.dropped_reasons.get(UNREADABLE, 0)
         lost -= snapshot.books.dropped_reasons.get(UNREADABLE, 0) if snapshot is not None else 0
         if lost > 0:
-            self._once(UNREADABLE, f"a part of the spool cannot be read: {lost} bundles are dropped")
+            self._once(UNREADABLE, f"a part of the spool cannot be read: dropped {many(lost, 'bundle')}")
         name = snapshot.account if snapshot is not None else ""
         self.recovered = Account(name, books, recovery.steps, recovery.episodes)
         self.look()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from p2prl.core.spool import KEEP_S, Other, first_to_go, in_words, too_old
 from p2prl.nodes.spool_books import SnapshotFile
+from p2prl.words import many
 
 _DAY_S = 24 * 3600.0
 
@@ -34,7 +35,9 @@ class Others:
             self._delete(other, f"its run did not come back in {KEEP_S / _DAY_S:.0f} days")
         waiting = sum(other.pending for other in self._others)
         if waiting:
-            text = f"the spool also holds {waiting} bundles of other runs ({in_words(self.size_bytes)})"
+            text = (
+                f"the spool also holds {many(waiting, 'bundle')} of other runs ({in_words(self.size_bytes)})"
+            )
             when = f"they go when such a run's host is joined, or after {KEEP_S / _DAY_S:.0f} days"
             self._say("info", f"{text}; {when}")
 
@@ -53,8 +56,8 @@ class Others:
         self._others.remove(other)
         # What cannot be deleted counts no more, and is found again at the next start.
         shutil.rmtree(self._root / other.folder, ignore_errors=True)
-        days = other.age_s / _DAY_S
-        text = f"the spool of another run ({other.pending} bundles, {days:.0f} days old) was deleted: {why}"
+        days = many(round(other.age_s / _DAY_S), "day")
+        text = f"the spool of another run ({many(other.pending, 'bundle')}, {days} old) was deleted: {why}"
         self._say("warning", text)
         return other.size_bytes
 

@@ -14,6 +14,7 @@ from p2prl.core.books import merged
 from p2prl.core.ledger import Ledger
 from p2prl.core.membership import Member
 from p2prl.wire import frames
+from p2prl.words import many
 
 if TYPE_CHECKING:
     from p2prl.nodes.broker import Broker
@@ -136,7 +137,7 @@ def node_rows(view: StatusView) -> list[m.NodeStatus]:
             reason = "not back since the broker restarted"
             rows.append(_gone_row(broker.saved.names.get(key, "?"), key, ledger, reason))
     if broker.saved.others_count:
-        reason = f"{broker.saved.others_count} nodes that left long ago"
+        reason = f"{many(broker.saved.others_count, 'node')} that left long ago"
         rows.append(_gone_row("others", "", broker.saved.others, reason))
     return sorted(rows, key=lambda row: (row.state == "gone", not row.own, row.name, row.key))
 
@@ -232,4 +233,4 @@ def _warnings(view: StatusView, nodes: list[m.NodeStatus]) -> list[str]:
         warnings.append(f"no players: waiting for `p2prl join {broker.host_name}` on another machine")
     warnings += environment_warnings(nodes)
     late = [node for node in nodes if node.state == "working" and node.lag > _LATE_VERSIONS]
-    return warnings + [f"{node.name} plays with weights {node.lag} versions old" for node in late]
+    return warnings + [f"{node.name} plays with weights {many(node.lag, 'version')} old" for node in late]

@@ -33,6 +33,7 @@ from p2prl.nodes.wiring import publish_port
 from p2prl.registry import is_accelerated, make_agent, resolve_agent
 from p2prl.wire import frames
 from p2prl.wire.weights import CODEC, encode_weights
+from p2prl.words import many
 
 log = logging.getLogger("p2prl")
 
@@ -117,7 +118,12 @@ class Trainer:
             self._sampled_before, self.guard.skipped = last.meta.sampled, last.meta.skipped
             self._saved_updates = self.updates
             self.keeper.resume()
-            log.info("resumed from %s: %d updates, weights version %d", last.path, self.updates, self.version)
+            log.info(
+                "resumed from %s: %s, weights version %d",
+                last.path,
+                many(self.updates, "update"),
+                self.version,
+            )
         self.sampler = Sampler(
             config.run.schema, config.replay, config.run.seed + self.updates, self._sampled_before
         )

@@ -9,28 +9,52 @@ from types import TracebackType
 
 import numpy as np
 
-from p2prl.errors import MissingPackage, P2prlError
+from p2prl.errors import MissingPackage, P2prlError, UsageError
 from p2prl.learn.contracts import Array
 
 _INSTALL = "pip install 'p2prl[video]'"
 
 
+def check_encoder(flag: str) -> None:
+    """Raises MissingPackage if no video can be written here."""
+    if importlib.util.find_spec("imageio_ffmpeg") is None:
+        raise MissingPackage(f"{flag} needs a video encoder: {_INSTALL}", "p2prl[video]")
+
+
+def check_folder(folder: Path, flag: str) -> None:
+    """Raises UsageError, which names `flag`, if a file stands where the folder or one above it is to be."""
+    there = next((path for path in (folder, *folder.absolute().parents) if path.exists()), folder)
+    if there.exists() and not there.is_dir():
+        raise UsageError(f"{flag}: {there} is a file; videos go into a folder")
+
+
+def _make(folder: Path, flag: str) -> None:
+    check_folder(folder, flag)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{flag}: the folder {folder} cannot be made: {error.strerror}") from error
+
+
 class VideoFolder:
     """Writes `episode-0000.mp4` and so on into a folder.
 
+    Args:
+        flag: what the person typed for it, named where it cannot be.
+
     Raises:
         MissingPackage: the encoder is not installed.
+        UsageError: no folder can be made there.
     """
 
-    def __init__(self, folder: Path, fps: int) -> None:
-        if importlib.util.find_spec("imageio_ffmpeg") is None:
-            raise MissingPackage(f"--record needs a video encoder: {_INSTALL}", "p2prl[video]")
+    def __init__(self, folder: Path, fps: int, flag: str = "--record") -> None:
+        check_encoder(flag)
         self._folder = folder
         self._fps = max(1, fps)
         self._episode = -1
         self._writer: Generator[None, Array | None, None] | None = None
         self.paths: list[Path] = []
-        folder.mkdir(parents=True, exist_ok=True)
+        _make(folder, flag)
 
     def add(self, episode: int, frame: Array) -> bool:
         """Append a frame, uint8 `[height, width, 3]`; True if it began a new episode."""

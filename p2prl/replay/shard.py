@@ -38,6 +38,7 @@ from p2prl.replay.verdicts import Accepted, check_delivery, check_version, said,
 from p2prl.wire.blocks import Array, Buffer
 from p2prl.wire.bundle import check_header, decode_bundle
 from p2prl.wire.frames import Frame, decode_bundle_header
+from p2prl.words import many
 
 _MAX_WARNINGS = 20
 
@@ -148,7 +149,7 @@ class ShardStore:
         if isinstance(self._store, QueueStore):
             self._store.skip(self._consumed)
         if lost:
-            self.warn(f"replay log: {lost} bundles are of another schema or broken, and were left out")
+            self.warn(f"replay log: left out {many(lost, 'bundle')} of another schema, or broken")
 
     def _snapshot(self) -> bytes:
         return encode_record(

@@ -17,7 +17,7 @@ def main() -> int:
     interval_s = float(sys.argv[1])
     pause = threading.Event()
     try:
-        with open_client("127.0.0.1", 30.0) as client:
+        with open_client("127.0.0.1", 30.0, "watch") as client:
             while True:
                 sys.stdout.write(json.dumps(picture(client.status())) + "\n")
                 sys.stdout.flush()

@@ -42,6 +42,22 @@ def test_what_lies_outside_is_said_once_by_name_and_the_run_goes_on(tmp_path: Pa
         assert log.count("obs.place[1] was 1.5") == log.count("a reward of 3,") == 2
 
 
+def test_what_gymnasium_warns_of_is_one_plain_line_for_all_players(tmp_path: Path) -> None:
+    with hosted(tmp_path, "--players", "2", settings=(*ODD, "--set", "env.args.obs=1.5")) as run:
+        wait_until(
+            lambda: all(player["steps"] for player in row_of(run)["player_reports"]), RECOVERY_S, "both play"
+        )
+        assert run.host.end(END_S) == 0
+        log = (run.results / "host.log").read_text()
+    for text in (log, run.host.stderr):
+        assert "logger.warn(" not in text
+        assert "[33m" not in text
+        told = [line.partition(": player ")[2].partition(": ")[2] for line in text.splitlines()]
+        ours = [line for line in told if "is not within the observation space" in line]
+        assert ours, text
+        assert len(ours) == len(set(ours))
+
+
 def test_a_step_that_is_no_number_is_refused_where_it_is_played_and_named(tmp_path: Path) -> None:
     now_and_then = ("--set", "env.args.nan=0.02", "--set", "env.args.nan_obs=0.02")
     with hosted(tmp_path, "--players", "1", settings=(*ODD, *now_and_then)) as run:

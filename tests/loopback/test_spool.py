@@ -160,10 +160,7 @@ def test_a_joiner_that_is_stopped_while_its_host_is_gone_brings_it_next_time(sit
     assert left is not None
     kept = left["bundles"]["pending"]
     assert kept >= 30
-    assert (
-        f"{kept} bundles are kept in the spool; they go to the host with the next `p2prl join`"
-        in site.joiner.stderr
-    )
+    assert f"kept {kept:,} bundles in the spool, for the host at the next `p2prl join`" in site.joiner.stderr
     site.start_host()
     site.start_joiner()
     site.all_settled(left)
@@ -287,10 +284,10 @@ def test_what_has_grown_older_than_max_lag_is_counted_and_said_once(tmp_path: Pa
             assert other.end() == 0
         books, _ = site.end()
         told = re.search(
-            r"of (\d+) bundles (\d+) were stored, (\d+) had grown older than max_lag \(2 versions\)", said
+            r"stored (\d+) of (\d+) bundles, (\d+) stale: older than max_lag \(2 versions\)", said
         )
         assert told is not None, said
-        ended, stored, stale = map(int, told.groups())
+        stored, ended, stale = map(int, told.groups())
         # What a shard had stored when the host was killed, and could not say any more, is stored.
         assert ended == stored + stale == kept
         assert stored < stale <= books["stale"]

@@ -119,6 +119,26 @@ def test_resume_takes_the_runs_own_experiment(tmp_path: Path) -> None:
         resumed_experiment(ExperimentFlags(experiment="chain"), tmp_path)
 
 
+def test_resume_refuses_an_experiment_that_is_not_the_runs(tmp_path: Path) -> None:
+    run = tmp_path / "mountaincar-1"
+    run.mkdir()
+    (run / "experiment.toml").write_text(dump_experiment(find_experiment("mountaincar")), encoding="utf-8")
+    assert resumed_experiment(ExperimentFlags(experiment="mountaincar"), run)[0] == run
+    checkpoint = run / "checkpoints" / "best"
+    checkpoint.mkdir(parents=True)
+    for where in (run, checkpoint):
+        for flags in (
+            ExperimentFlags(experiment="cartpole"),
+            ExperimentFlags(experiment="mountaincar", agent="ppo"),
+        ):
+            with pytest.raises(UsageError, match="mountaincar") as caught:
+                resumed_experiment(flags, where)
+            assert "\n" not in str(caught.value)
+            assert "cartpole" in str(caught.value) or "ppo" in str(caught.value)
+    with pytest.raises(UsageError, match=r"--env MountainCar-v0; start a new run for --env CartPole-v1"):
+        resumed_experiment(ExperimentFlags(env="CartPole-v1"), run)
+
+
 def test_the_machines_own_name_is_always_fit_to_advertise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.node", lambda: "x" * 80 + ".example")
     assert node_name(None) == "x" * 58

@@ -24,7 +24,7 @@ TOTALS = {
     "steps", "steps_per_s", "episodes", "return_mean", "return_episodes", "return_mean_all", "updates",
     "updates_skipped",
     "weights_version", "lag_mean", "bundles", "nodes", "eval_return_mean", "eval_return_low", "eval_return_high",
-    "eval_version", "eval_episodes",
+    "eval_length_mean", "eval_version", "eval_episodes",
 }  # fmt: skip
 BUNDLES = {"produced", "stored", "pending", "refused", "stale", "dropped", "duplicate"}
 REASONS = {"refused_reasons", "dropped_reasons"}

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from p2prl.cli.reporters import LiveHost, LiveMember, stopped_lines
+from p2prl.cli.reporters import LiveHost, LiveMember, left_line, stopped_lines
 from p2prl.cli.screen import Screen
-from p2prl.nodes.report import HostStopped
+from p2prl.core.messages import Books
+from p2prl.nodes.report import HostStopped, Left
 from tests.unit import cli_samples as samples
 
 _TOKEN = re.compile(r"\x1b\[(\??\d*(?:;\d+)*)([A-Za-z])|(\r)|(\n)|([^\x1b\r\n]+)")
@@ -177,11 +178,32 @@ def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not [code for code in codes if re.search(r"\b(3[0-8]|4[0-8]|9[0-7])\b", code)]
 
 
+def put_checkpoint(run: Path, updates: int) -> None:
+    """A finished one, of which nobody reads the arrays."""
+    folder = run / "checkpoints" / "0000000001-v1"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "meta.json").write_text(f'{{"version": 1, "updates": {updates}, "sampled": 1}}')
+    (folder / "DONE").write_text("{}")
+
+
+def test_an_errors_text_is_left_to_the_commands_last_line() -> None:
+    assert stopped_lines(HostStopped("error", "learning failed", None), None) == ["stopped: error"]
+    assert left_line(Left("error", "boom", samples.BOOKS)) == "left: error; 1,230 of 1,251 bundles stored"
+    books = Books(produced=1, stored=1)
+    assert left_line(Left("signal", "", books)) == "left: signal; 1 of 1 bundle stored"
+
+
 def test_what_to_do_next_is_said_where_there_is_something_to_go_on_with(tmp_path: Path) -> None:
-    done = tmp_path / "my run" / "checkpoints" / "0000000001-v1" / "DONE"
-    done.parent.mkdir(parents=True)
-    done.touch()
     started = replace(samples.STARTED, results=tmp_path / "my run")
+    end = HostStopped("return", "mean return 500.0", None)
+    assert stopped_lines(end, started) == stopped_lines(end, None) == ["stopped: return (mean return 500.0)"]
+    (tmp_path / "my run" / "checkpoints" / "0000000002-v2").mkdir(parents=True)  # never finished
+    assert len(stopped_lines(end, started)) == 1
+    put_checkpoint(tmp_path / "my run", updates=0)
+    assert [line[:10] for line in stopped_lines(end, started)] == ["stopped: r", "to go on: "], (
+        "eval refuses it"
+    )
+    put_checkpoint(tmp_path / "my run", updates=1)
     lines = stopped_lines(HostStopped("return", "mean return 500.0", None), started)
     assert lines[0] == "stopped: return (mean return 500.0)"
     assert lines[1].endswith(f"p2prl eval '{tmp_path}/my run'")

@@ -179,6 +179,42 @@ def test_a_trainer_that_stands_still_and_skipped_updates_are_seen() -> None:
     assert "updates 12,345, 3 skipped" in view.run_line(reply)
 
 
+FAILURE = (
+    "learning failed: 20 updates in a row were skipped, because the loss is nan; the last good checkpoint is "
+    "/home/somebody/p2prl/results/tests-samples-paced-v0-diverging-20261130-020531/checkpoints/0000000020-v8 "
+    "(20 updates); try a lower agent.learning_rate (it is 0.5), and look at the rewards of Paced-v0"
+)
+
+
+def test_a_failure_is_told_to_its_end_and_once() -> None:
+    reply = samples.status(40, trainer_state="failed", trainer_reason=FAILURE)
+    for height in (24, None):
+        lines = drawn(view.run_view(reply, "p2prl join attic", 80, height))
+        assert height is None or len(lines) <= height
+        told = " ".join(line.strip("! ") for line in lines)
+        for part in ("0000000020-v8", "(20 updates)", "the rewards of Paced-v0"):
+            assert part in told.replace(" 0", "0"), part
+        assert told.count("learning failed") == 1
+    assert view.run_line(reply).endswith("trainer failed")
+
+
+def test_the_title_keeps_how_long_it_runs_and_that_it_stops() -> None:
+    reply = samples.status(run_name="tests-samples-paced-v0-diverging-20261130-020531", stopping="signal")
+    title = drawn(view.run_view(reply))[0]
+    assert "1 m 42 s" in title
+    assert "stopping: signal" in title
+    assert len(title) <= 80
+
+
+def test_after_the_end_nothing_trains() -> None:
+    for state, shown in (("training", "stopped"), ("waiting", "stopped"), ("failed", "failed")):
+        reply = view.ended(samples.status(trainer_state=state, trainer_reason="why", stopping="error"))
+        [line] = [line for line in drawn(view.run_view(reply)) if line.startswith("trainer")]
+        assert line == f"trainer  {shown}   on cpu"
+        assert view.run_line(reply).endswith(f"trainer {shown}")
+        assert "why" not in "\n".join(drawn(view.run_view(reply)))
+
+
 def test_before_the_first_episode_and_weights_nothing_is_made_up() -> None:
     reply = samples.status(
         return_mean=None, return_mean_all=None, return_episodes=0, episodes=0, weights_version=-1, nodes=[]
@@ -279,6 +315,8 @@ def test_the_hint_can_be_pasted_into_a_shell(name: str, address: str, port: int,
 
 def test_bars_follow_the_values() -> None:
     assert view.bars([0, 1, 2, 3], 4) == "▁▃▆█"
-    assert view.bars([5, 5], 10) == "▁▁"
+    assert view.bars([500.0] * 30, 10) == "▄" * 10, "as good as ever is not the worst"
+    assert view.bars([0, 0], 10) == "▄▄"
+    assert view.bars([0.1 + 0.2, 0.3], 10) == "▄▄"
     assert view.bars([1], 10) == ""
     assert len(view.bars(list(range(1000)), 40)) == 40

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 from p2prl_envs.chain import make_chain
 
+from p2prl.display import has_display
 from p2prl.errors import UsageError
 from p2prl.learn.contracts import Array, Explore
 from p2prl.learn.environments import EnvironmentFailed
 from p2prl.learn.evaluation import Evaluation, episode_seed, evaluate, run_evaluation_seed
 from p2prl.learn.spaces import env_spec
 from p2prl.learn.statistics import bootstrap_interval
-from p2prl.nodes.evaluate import EvalResult, check_csv, has_display, write_csv
+from p2prl.nodes.evaluate import EvalResult, check_csv, write_csv
 from tests.samples.envs import Odd
 
 

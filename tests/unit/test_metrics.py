@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import msgspec
 import pytest
 
-from p2prl.nodes.recorder import scalars
+from p2prl.cli.shapes import run_status, totals
+from p2prl.core.messages import Evaluation
+from p2prl.nodes.recorder import evaluation_scalars, progress_row, scalars
 from p2prl.registry import agent_names
 from tests import docs_kit, metrics_kit
 from tests.unit.cli_samples import status
@@ -19,6 +22,31 @@ RUN = "The run"
 def test_the_scalars_of_a_run() -> None:
     told = metrics_kit.complaint(RUN, [row.name for row in ROWS[RUN]], metrics_kit.run_scalars())
     assert not told, told
+
+
+def in_progress(row: dict[str, Any], name: str) -> Any:
+    """A scalar's value in a line of progress.jsonl, found as docs/metrics.md says."""
+    group, _, name = name.partition("/")
+    if group in ("bundles", "learner"):
+        return row[group][name]
+    return row[f"eval_{name}" if group == "eval" else name]
+
+
+def test_progress_has_each_scalar_that_is_explained() -> None:
+    learners = {row.name: float(index) for index, row in enumerate(ROWS["dqn"])}
+    greedy = Evaluation(
+        version=1, episodes=2, return_mean=3.0, return_low=4.0, return_high=5.0, length_mean=6.0, steps=7
+    )
+    metrics = {name.removeprefix("learner/"): value for name, value in learners.items()}
+    now = status(metrics=metrics, evaluation=greedy)
+    row = progress_row(now)
+    drawn = {**scalars(now), **evaluation_scalars(greedy)}
+    names = [one.name for one in (*ROWS[RUN], *ROWS["dqn"])]
+    assert {name: in_progress(row, name) for name in names} == {name: drawn[name] for name in names}
+    assert row["eval_steps"] == 7
+    asked = {**run_status(now), **totals(now)}  # in a status `nodes` is a list
+    asked["learner"] = asked["trainer"]["metrics"]
+    assert {name: in_progress(asked, name) for name in names} == {name: drawn[name] for name in names}
 
 
 def test_a_learners_metrics_stand_under_learner() -> None:

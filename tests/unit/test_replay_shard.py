@@ -354,7 +354,7 @@ def test_a_log_of_another_schema_is_left_out_and_told(tmp_path: Path) -> None:
     longer = SessionSchema(T + 1, CARTPOLE.columns)
     shard = ShardStore.open(tmp_path, longer, ReplayParams(), 0)
     assert shard.sessions == 0
-    assert "1 bundles are of another schema" in shard.warnings[0]
+    assert "left out 1 bundle of another schema" in shard.warnings[0]
 
 
 def test_a_smaller_capacity_wins_over_what_is_in_the_log(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ def test_players_play_on_while_it_is_away_and_all_of_it_arrives_in_order(
     life.shards.inbox.clear()
     life.seconds(1, gone=False)
     assert not life.out.room, "those of the spool go first"
-    assert life.out.waits_because == "30 bundles of the spool go first"
+    assert life.out.waits_because == "the spool goes first: 30 bundles"
     life.shards.term += 1
     life.listed()
     arrived = 0
@@ -148,7 +148,7 @@ def test_players_play_on_while_it_is_away_and_all_of_it_arrives_in_order(
     assert [text.split(" (")[0] for text in texts] == [
         "the host is away: sessions go to the spool until it is back",
         "36 bundles",
-        "the spool is empty again; of 36 bundles 36 were stored",
+        "the spool is empty again; stored 36 of 36 bundles",
     ]
     assert segments(tmp_path) == []
 
@@ -248,7 +248,7 @@ def test_with_drop_oldest_players_play_on_and_the_oldest_are_dropped_and_counted
     life.seconds(1, gone=False)
     assert life.said[-1] == (
         "warning",
-        f"the spool is empty again; of 100 bundles {100 - dropped} were stored, {dropped} dropped",
+        f"the spool is empty again; stored {100 - dropped} of 100 bundles, {dropped} dropped",
     )
 
 
@@ -264,7 +264,7 @@ def test_what_has_grown_too_old_is_counted_stale_and_said_once(tmp_path: Path, n
     books = life.out.books()
     assert (books.stale, books.stored) == (10, 5)
     life.seconds(3, gone=False)
-    told = "of 15 bundles 5 were stored, 10 had grown older than max_lag (3 versions) and count as stale"
+    told = "stored 5 of 15 bundles, 10 stale: older than max_lag (3 versions)"
     assert life.said[-1] == ("warning", f"the spool is empty again; {told}")
     assert len([text for _, text in life.said if "stale" in text]) == 1
 
