@@ -137,8 +137,7 @@ class Bar:
     Attributes:
         steps, seconds: the median at most so many times the peer's.
         alone: no seed of the peer reaches it.
-        like: a row that all its seeds reached: ranges of steps overlap (or this one's is below), and this one's median
-            is at most `ALIKE` times its.
+        like: a row that all its seeds reached; this one's median of steps is at most `ALIKE` times its.
         faster: the median of seconds at most that of `like`.
         none: nothing at all is claimed, not even that it is reached.
     """
@@ -162,7 +161,7 @@ class Bar:
             f"steps <= {self.steps:g} x the peer's" if self.steps is not None else "",
             f"seconds <= {self.seconds:g} x the peer's" if self.seconds is not None else "",
             "the peer never reaches it" if self.alone else "",
-            f"steps <= {ALIKE:g} x {self.like}'s, ranges overlap" if self.like else "",
+            f"steps <= {ALIKE:g} x {self.like}'s" if self.like else "",
             "no slower than it" if self.faster else "",
             "none" if self.none else "",
         ]

@@ -150,12 +150,10 @@ def test_bars(
     assert bool(found["reason"]) is (ok is not True)
 
 
-def test_like_another_row_means_ranges_that_overlap_and_a_median_that_is_near() -> None:
+def test_like_another_row_means_a_median_that_is_near() -> None:
     bar, others = Bar(like="one"), {"one": {"steps_range": [1000, 2000], "steps_median": 1500}}
     assert judged(bar, runs(100, 1950, 6000), others=others)["ok"] is True
     assert judged(bar, runs(100, 1951, 1960), others=others)["ok"] is False
-    others["one"]["steps_median"] = 2000
-    assert judged(bar, runs(2001, 2002, 2003), others=others)["ok"] is False
     assert judged(bar, runs(100, 200, 300), others=others)["ok"] is True
     assert judged(bar, runs(100, 200, 300))["ok"] is None
     assert judged(bar, runs(100, 200, 300), others={"one": {"steps_range": [1000, None]}})["ok"] is None
