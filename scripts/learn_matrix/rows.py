@@ -231,7 +231,7 @@ _MOBILE = (
 )
 
 #: Weights versions.
-LAGS = (0, 1, 2, 5, 8, 10, 20, 40)
+LAGS = (0, 1, 2, 5, 8, 10, 20, 40, 100, 300)
 #: Up to which lag an agent is claimed to hold; ppo's is its own max_lag, which a real run enforces.
 HOLDS_TO = {"vtrace": 20, "dqn": 20, "ppo": 8}
 PRESETS = {"vtrace": "cartpole-vtrace", "dqn": "cartpole", "ppo": "cartpole-ppo"}
