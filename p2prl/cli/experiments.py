@@ -135,7 +135,11 @@ def _environments(width: int) -> list[str]:
     for name in own:
         lines += _entry(name, _environment(name), width)
     lines += ["  of Gymnasium and of packages with ids there, the newest of each:"]
-    return [*lines, *columns(ids, width, 4), *_entry("module:Id", "any Gymnasium id of a module, which is imported first", width)]
+    return [
+        *lines,
+        *columns(ids, width, 4),
+        *_entry("module:Id", "any Gymnasium id of a module, which is imported first", width),
+    ]
 
 
 def _environment(name: str) -> str:

@@ -284,6 +284,15 @@ def test_unknown_agents(installed: Path) -> None:
         registry.resolve_agent("half")
 
 
+def test_what_to_type_instead_is_said_as_a_sentence() -> None:
+    for name, told in (
+        ("dqm", r"^no agent 'dqm'; did you mean dqn\? \(one of your own: path/to/file.py:Class\)$"),
+        ("mine.py", r"^agent 'mine.py' is a file: say which class in it, as in mine.py:Class$"),
+    ):
+        with pytest.raises(UsageError, match=told):
+            registry.resolve_agent(name)
+
+
 def test_no_agents_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_entry_points", lambda group: {})
     with pytest.raises(UsageError, match="no agents are installed at all"):
