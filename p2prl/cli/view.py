@@ -8,7 +8,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 
-import msgspec
+from msgspec.structs import replace
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -76,8 +76,9 @@ def run_view(
 
 def ended(status: StatusReply) -> StatusReply:
     """The last status as it is once the run has ended: nothing trains any more. Why it ended is told below it."""
-    state = "failed" if status.trainer_state == "failed" else "stopped"
-    return msgspec.structs.replace(status, trainer_state=state, trainer_reason="", stopping="")
+    state = "failed" if _is_down(status) else "stopped"
+    warnings = [text for text in status.warnings if not repeats_trainer(status, text)]
+    return replace(status, trainer_state=state, trainer_reason="", stopping="", warnings=warnings)
 
 
 def member_view(status: MemberStatus, joined: Joined | None, width: int = 80) -> RenderableType:
@@ -149,6 +150,11 @@ def waiting_line(status: StatusReply) -> str:
     return f"{many(len(names), 'node', 'waits', 'wait')} to be let in ({told}): p2prl nodes"
 
 
+def repeats_trainer(status: StatusReply, warning: str) -> bool:
+    """True for a warning that says again what the trainer died of, while its state says so."""
+    return _is_down(status) and bool(status.trainer_reason) and status.trainer_reason in warning
+
+
 def _is_down(status: StatusReply) -> bool:
     return status.trainer_state == "failed"
 
@@ -166,7 +172,8 @@ def _warnings(status: StatusReply, width: int, whole: bool) -> list[Text]:
     loud = status.trainer_reason and status.trainer_state in _LOUD
     trainer = [f"trainer: {status.trainer_reason}"] if loud else []
     lines: list[Text] = []
-    for text in [*([waiting] if waiting else []), *trainer, *status.warnings, *stalled][:_MOST_WARNINGS]:
+    others = [text for text in status.warnings if not repeats_trainer(status, text)]
+    for text in [*([waiting] if waiting else []), *trainer, *others, *stalled][:_MOST_WARNINGS]:
         most = _FAILURE_LINES if text in trainer and _is_down(status) else _WARNING_LINES
         room, lines_ = max(20, width - 2), None if whole else most
         wrapped = textwrap.wrap(safe(text), room, max_lines=lines_, placeholder=" …", break_on_hyphens=False)

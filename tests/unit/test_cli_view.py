@@ -187,7 +187,9 @@ FAILURE = (
 
 
 def test_a_failure_is_told_to_its_end_and_once() -> None:
-    reply = samples.status(40, trainer_state="failed", trainer_reason=FAILURE)
+    again = [f"the trainer failed once: {FAILURE}"]
+    reply = samples.status(40, trainer_state="failed", trainer_reason=FAILURE, warnings=again)
+    assert view.ended(reply).warnings == []
     for height in (24, None):
         lines = drawn(view.run_view(reply, "p2prl join attic", 80, height))
         assert height is None or len(lines) <= height
