@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 from p2prl.cli import view
 from p2prl.cli.joincode import code_text, join_hint
 from p2prl.cli.output import safe
-from p2prl.core.messages import Books, Evaluating, Evaluation, ShardStatus
+from p2prl.core.messages import Books, Evaluating, Evaluation, PlayerReport, ShardStatus
 from tests.unit import cli_samples as samples
 
 
@@ -296,6 +296,20 @@ def test_a_member_says_what_waits_on_disk_and_that_it_plays_on() -> None:
     assert "playing on" not in view.member_line(still)
     assert "on disk" not in view.member_line(still)
     assert "playing on" not in view.member_line(samples.member())
+
+
+def test_why_a_member_does_not_play_is_told_to_its_end() -> None:
+    reason = "Nan-v0: slot 0: step gave the reward nan; " * 3 + "the end"
+    failing = [PlayerReport(rank=0, state="failed", reason=reason)]
+    for member in (
+        samples.member(state="paused", reason=reason, players=()),
+        samples.member(players=tuple(failing)),
+    ):
+        lines = drawn(view.member_view(member, samples.JOINED))
+        assert max(map(len, lines)) <= 80
+        assert "the end" in " ".join(lines)
+    short = drawn(view.member_view(samples.member(state="away", reason="not heard"), samples.JOINED), 120)
+    assert any(line.startswith("state    away") and line.endswith("not heard") for line in short)
 
 
 @pytest.mark.parametrize(
