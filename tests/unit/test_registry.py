@@ -155,7 +155,7 @@ def test_a_missing_package_is_named_with_its_pip_command(
 
 @pytest.mark.usefixtures("without_extras")
 def test_presets_that_lack_a_package_are_listed_with_it() -> None:
-    shown = "\n".join([*_presets(), *_environments()])
+    shown = "\n".join([*_presets(500), *_environments(500)])
     for preset, package in (
         ("lunarlander", "box2d"),
         ("lunarlander-continuous", "box2d"),
