@@ -370,7 +370,7 @@ def _unknown_agent(name: str, known: list[str], provided_by: str) -> P2prlError:
             f"no agent {name!r}: no agents are installed at all; install p2prl itself (pip install -e .)"
         )
     if name.endswith(".py"):
-        return UsageError(f"--agent {name}: say which class in that file, as in {name}:Class")
+        return UsageError(f"agent {name!r} is a file: say which class in it, as in {name}:Class")
     return UsageError(f"no agent {name!r}{_nearest(name, known)} (one of your own: path/to/file.py:Class)")
 
 

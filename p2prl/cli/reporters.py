@@ -171,7 +171,7 @@ class PlainHost(_Plain):
         waiting = view.waiting_line(status)
         warnings = [*status.warnings, *([waiting] if waiting else [])]
         for warning in warnings:
-            if warning not in self._warnings:
+            if warning not in self._warnings and not view.repeats_trainer(status, warning):
                 self.log("warning", "host", warning)
         self._warnings = set(warnings)
         if self._due():

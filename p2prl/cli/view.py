@@ -6,36 +6,20 @@ All text that came from another machine goes through `safe` and into `Text`, nev
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-import msgspec
+from msgspec.structs import replace
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from p2prl.cli.bars import bars
+from p2prl.cli.figures import LABEL_WIDTH, books_line, figure, fitted, reasons, state_text, with_reason
 from p2prl.cli.output import count, decimal, duration, safe, size
-from p2prl.core.messages import Books, NodeStatus, ShardStatus, StatusReply
+from p2prl.core.messages import NodeStatus, ShardStatus, StatusReply
 from p2prl.nodes.report import Joined, MemberStatus
 from p2prl.words import many
 
-_STATE_STYLES = {
-    "working": "green",
-    "training": "green",
-    "starting": "yellow",
-    "paused": "yellow",
-    "waiting": "yellow",
-    "searching": "yellow",
-    "connecting": "yellow",
-    "away": "red",
-    "stalled": "red",
-    "failed": "red",
-    "stopped": "dim",
-    "gone": "dim",
-    "removed": "red",
-    "quarantined": "red",
-}
-_LABEL_WIDTH = 9
 _MOST_WARNINGS = 3
 #: Lines of a warning; a trainer's failure has more, because it ends with what to do.
 _WARNING_LINES, _FAILURE_LINES = 2, 6
@@ -65,8 +49,8 @@ def run_view(
     """
     warnings = _warnings(status, width, height is None)
     head = [_title(status)]
-    head += [_fitted(_figure("join with", f" {hint}"), width)] if hint else []
-    head += [_fitted(_figure("join code", Text(" ").append(code)), width)] if code is not None else []
+    head += [fitted(figure("join with", f" {hint}"), width)] if hint else []
+    head += [fitted(figure("join code", Text(" ").append(code)), width)] if code is not None else []
     head.append(Text())
     figures = _figures(status, width, history)
     used = len(head) + len(figures) + len(warnings) + 3
@@ -76,26 +60,28 @@ def run_view(
 
 def ended(status: StatusReply) -> StatusReply:
     """The last status as it is once the run has ended: nothing trains any more. Why it ended is told below it."""
-    state = "failed" if status.trainer_state == "failed" else "stopped"
-    return msgspec.structs.replace(status, trainer_state=state, trainer_reason="", stopping="")
+    state = "failed" if _is_down(status) else "stopped"
+    warnings = [text for text in status.warnings if not repeats_trainer(status, text)]
+    return replace(status, trainer_state=state, trainer_reason="", stopping="", warnings=warnings)
 
 
 def member_view(status: MemberStatus, joined: Joined | None, width: int = 80) -> RenderableType:
     """A member of somebody's run."""
     lines = [_member_title(status, joined), Text()]
-    lines.append(_figure("state", _state(status.state), safe(status.reason), _playing_on(status)))
+    state = figure("state", state_text(status.state), _playing_on(status))
+    lines += with_reason(state, safe(status.reason), width)
     lines.append(
-        _figure(
+        figure(
             "steps",
             count(status.steps),
             f"{count(status.steps_per_s)}/s",
             f"episodes {count(status.episodes)}",
         )
     )
-    lines.append(_figure("weights", _versions(status)))
-    lines.append(_figure("bundles", _books(status.books, spooled=_spooled(status))))
-    lines.append(_figure("players", _players(status)))
-    return Group(*(_fitted(line, width) for line in lines))
+    lines.append(figure("weights", _versions(status)))
+    lines.append(figure("bundles", books_line(status.books, spooled=_spooled(status))))
+    lines += with_reason(figure("players", _players(status)), _player_trouble(status), width)
+    return Group(*(fitted(line, width) for line in lines))
 
 
 def run_line(status: StatusReply) -> str:
@@ -107,7 +93,7 @@ def run_line(status: StatusReply) -> str:
         f"steps {count(status.steps)} ({count(status.steps_per_s)}/s)",
         f"updates {_updates(status).plain}",
         f"weights v{status.weights_version}, samples {decimal(status.lag_mean)} versions old",
-        f"bundles {_books(status.bundles).plain}",
+        f"bundles {books_line(status.bundles).plain}",
         f"nodes {_node_count(status.nodes)}",
         f"trainer {safe(status.trainer_state)}"
         + (f": {safe(status.trainer_reason)}" if status.trainer_reason and not _is_down(status) else ""),
@@ -123,19 +109,9 @@ def member_line(status: MemberStatus) -> str:
         f"host {safe(status.host_name) or '-'}",
         f"steps {count(status.steps)} ({count(status.steps_per_s)}/s)",
         f"weights {_versions(status)}",
-        f"bundles {_books(status.books, spooled=_spooled(status)).plain}",
+        f"bundles {books_line(status.books, spooled=_spooled(status)).plain}",
     ]
     return "  ".join(parts)
-
-
-def reasons(counts: Mapping[str, int]) -> str:
-    """Counts by reason, the most frequent first.
-
-    >>> reasons({"oversize": 1, "not_finite": 2000})
-    'not_finite 2,000, oversize 1'
-    """
-    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return ", ".join(f"{safe(reason, 40)} {count(times)}" for reason, times in ordered)
 
 
 def waiting_line(status: StatusReply) -> str:
@@ -147,6 +123,11 @@ def waiting_line(status: StatusReply) -> str:
         ", …" if len(names) > _MOST_NAMES else ""
     )
     return f"{many(len(names), 'node', 'waits', 'wait')} to be let in ({told}): p2prl nodes"
+
+
+def repeats_trainer(status: StatusReply, warning: str) -> bool:
+    """True for a warning that says again what the trainer died of, while its state says so."""
+    return _is_down(status) and bool(status.trainer_reason) and status.trainer_reason in warning
 
 
 def _is_down(status: StatusReply) -> bool:
@@ -166,7 +147,8 @@ def _warnings(status: StatusReply, width: int, whole: bool) -> list[Text]:
     loud = status.trainer_reason and status.trainer_state in _LOUD
     trainer = [f"trainer: {status.trainer_reason}"] if loud else []
     lines: list[Text] = []
-    for text in [*([waiting] if waiting else []), *trainer, *status.warnings, *stalled][:_MOST_WARNINGS]:
+    others = [text for text in status.warnings if not repeats_trainer(status, text)]
+    for text in [*([waiting] if waiting else []), *trainer, *others, *stalled][:_MOST_WARNINGS]:
         most = _FAILURE_LINES if text in trainer and _is_down(status) else _WARNING_LINES
         room, lines_ = max(20, width - 2), None if whole else most
         wrapped = textwrap.wrap(safe(text), room, max_lines=lines_, placeholder=" …", break_on_hyphens=False)
@@ -198,7 +180,7 @@ def _figures(status: StatusReply, width: int, history: Sequence[float]) -> list[
         else "no episode ended yet"
     )
     over = f"over {many(status.return_episodes, 'episode')}" if status.return_episodes else none_yet
-    score = _figure("return", Text(decimal(status.return_mean), "bold"), over, every)
+    score = figure("return", Text(decimal(status.return_mean), "bold"), over, every)
     score.append("   " + bars(history, min(40, width - score.cell_len - 4)), "cyan")
     episodes = f"episodes {count(status.episodes)}"
     weights = f"weights v{count(status.weights_version)}" if status.weights_version >= 0 else "no weights yet"
@@ -209,13 +191,13 @@ def _figures(status: StatusReply, width: int, history: Sequence[float]) -> list[
     lines = [
         score,
         *_greedy(status),
-        _figure("steps", count(status.steps), f"{count(status.steps_per_s)}/s", episodes),
-        _figure("updates", _updates(status), weights, f"samples {decimal(status.lag_mean)} versions old"),
-        _figure("bundles", _books(status.bundles, width - _LABEL_WIDTH)),
-        _figure("shards", _shards(status.shards)),
-        _figure("trainer", _state(status.trainer_state), device, why),
+        figure("steps", count(status.steps), f"{count(status.steps_per_s)}/s", episodes),
+        figure("updates", _updates(status), weights, f"samples {decimal(status.lag_mean)} versions old"),
+        figure("bundles", books_line(status.bundles, width - LABEL_WIDTH)),
+        figure("shards", _shards(status.shards)),
+        figure("trainer", state_text(status.trainer_state), device, why),
     ]
-    return [_fitted(line, width) for line in lines]
+    return [fitted(line, width) for line in lines]
 
 
 def _greedy(status: StatusReply) -> list[Text]:
@@ -223,11 +205,11 @@ def _greedy(status: StatusReply) -> list[Text]:
     last, now = status.evaluation, status.evaluating
     next_one = f"v{count(now.version)}: {now.done} of {now.episodes}" if now.version >= 0 else ""
     if last is None:
-        return [_figure("greedy", "-", next_one)] if next_one else []
+        return [figure("greedy", "-", next_one)] if next_one else []
     mean = Text(decimal(last.return_mean), "bold")
     sure = f"{decimal(last.return_low)} to {decimal(last.return_high)}"
     return [
-        _figure(
+        figure(
             "greedy",
             mean,
             sure,
@@ -244,27 +226,6 @@ def _updates(status: StatusReply) -> Text:
     return text
 
 
-def _books(books: Books, width: int = 0, spooled: str = "") -> Text:
-    """Stored and pending always; what went wrong only when it did, and with its reasons if `width` allows."""
-    text = _books_text(books, spooled, with_reasons=True)
-    return text if not width or text.cell_len <= width else _books_text(books, spooled, with_reasons=False)
-
-
-def _books_text(books: Books, spooled: str, with_reasons: bool) -> Text:
-    text = Text(f"{count(books.stored)} stored, {count(books.pending)} pending{spooled}")
-    for name, why, style in (
-        ("refused", books.refused_reasons, "red"),
-        ("stale", {}, ""),
-        ("dropped", books.dropped_reasons, "yellow"),
-        ("duplicate", {}, ""),
-    ):
-        number: int = getattr(books, name)
-        if number:
-            told = reasons(why) if with_reasons else ""
-            text.append(", ").append(f"{count(number)} {name}" + (f" ({told})" if told else ""), style)
-    return text
-
-
 def _shards(shards: Sequence[ShardStatus]) -> Text:
     if not shards:
         return Text("none yet", "yellow")
@@ -273,7 +234,7 @@ def _shards(shards: Sequence[ShardStatus]) -> Text:
     for shard in shards:
         restarts = f", restarted {shard.starts - 1}x" if shard.starts > 1 else ""
         if restarts or shard.state != "working":
-            text.append(f"   #{shard.index} ").append(_state(shard.state)).append(restarts, "yellow")
+            text.append(f"   #{shard.index} ").append(state_text(shard.state)).append(restarts, "yellow")
     return text
 
 
@@ -312,7 +273,7 @@ def _node_cells(node: NodeStatus, room: int) -> list[Text]:
     dim = "dim" if node.state == "gone" else ""
     cells = [Text(number, dim) for number in numbers]
     out = node.standing in ("removed", "quarantined")
-    state = _state(node.standing if out else node.state)
+    state = state_text(node.standing if out else node.state)
     return [name, *where, state, *cells, Text(_node_trouble(node), "yellow")]
 
 
@@ -364,30 +325,11 @@ def _players(status: MemberStatus) -> Text:
     text = Text(str(len(status.players)))
     for state in dict.fromkeys(player.state for player in status.players):
         number = sum(player.state == state for player in status.players)
-        text.append(f"   {number} ").append(_state(state))
-    trouble = next((player for player in status.players if player.reason), None)
-    if trouble is not None:
-        text.append(f"   #{trouble.rank}: {safe(trouble.reason)}", "yellow")
+        text.append(f"   {number} ").append(state_text(state))
     return text
 
 
-# --- pieces ---------------------------------------------------------------------------------------
-
-
-def _figure(label: str, value: Text | str, *more: str) -> Text:
-    text = Text(label.ljust(_LABEL_WIDTH), "dim", no_wrap=True, overflow="ellipsis", end="")
-    line = Text("", no_wrap=True, overflow="ellipsis").append(text)
-    line.append(value if isinstance(value, Text) else Text(value, "bold"))
-    for part in more:
-        if part:
-            line.append(f"   {part}")
-    return line
-
-
-def _state(state: str) -> Text:
-    return Text(safe(state, 20), _STATE_STYLES.get(state, ""))
-
-
-def _fitted(line: Text, width: int) -> Text:
-    line.truncate(width, overflow="ellipsis")
-    return line
+def _player_trouble(status: MemberStatus) -> str:
+    """Why the first player in trouble does not play."""
+    trouble = next((player for player in status.players if player.reason), None)
+    return "" if trouble is None else f"#{trouble.rank}: {safe(trouble.reason)}"

@@ -300,8 +300,8 @@ def _from_host(target: str | None) -> _Policy:
     try:
         client = open_client(target, _WAIT_S, "p2prl eval")
     except NoHostFound as error:
-        nor = f"; nor is there a folder {target} here" if target else "; a run's folder: p2prl eval RUN_DIR"
-        raise NoHostFound(f"{error}{nor}") from error
+        text = f"there is no folder {target}, and {error}" if target else f"{error} (or: p2prl eval RUN_DIR)"
+        raise NoHostFound(text) from error
     with client:
         welcome = client.welcome()
         header, payload = client.weights()

@@ -129,7 +129,7 @@ def effective_replay(agent: Agent, overrides: ReplayConfig) -> ReplaySpec:
         raise UsageError("replay.ticks, replay.batch and replay.capacity_bytes must be at least 1")
     if spec.window < 0:
         raise UsageError(
-            f"the agent's replay() asks for windows of {spec.window} ticks; 0 is for whole sessions"
+            f"the agent's replay() asks for windows of {many(spec.window, 'tick')}; 0 is for whole sessions"
         )
     if spec.window > spec.ticks:
         raise UsageError(
@@ -148,7 +148,7 @@ def _schema(spec: EnvSpec, agent: Agent, replay: ReplaySpec) -> SessionSchema:
     if schema.needs_whole_sessions and replay.window:
         names = ", ".join(column.name for column in schema.columns if column.once)
         raise UsageError(
-            f"the agent stores {names} once a session, and samples windows of {replay.window} ticks: "
+            f"the agent stores {names} once a session, and samples windows of {many(replay.window, 'tick')}: "
             "its replay() must say window=0, whole sessions"
         )
     return schema

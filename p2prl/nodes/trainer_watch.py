@@ -22,18 +22,16 @@ class TrainerWatch:
         self._failures = 0
         self._failed_at = -1e9
         self._text = ""
-        self._down = False
 
     def reported(self, before: m.TrainerReport, report: m.TrainerReport, now: float) -> None:
         """The trainer said something. `before`: what it had said last."""
-        self._down = report.state == "failed"
         if report.state == "failed" and before.state != "failed":
             self._failures += 1
             self._failed_at, self._text = now, report.reason
 
     def warnings(self, now: float) -> list[str]:
-        """Lines for people, about failures of late. While it is down its state says why: not here, too."""
-        if self._down or now - self._failed_at > _FAILED_S:
+        """Lines for people, about failures of late."""
+        if now - self._failed_at > _FAILED_S:
             return []
         times = f"{self._failures} times" if self._failures > 1 else "once"
         return [f"the trainer failed {times}: {self._text}"]

@@ -176,6 +176,19 @@ def test_plain_lines_come_every_five_seconds(capsys: pytest.CaptureFixture[str])
     assert captured.err.count("the disk is full") == 1, "a warning is told when it is new"
 
 
+def test_plain_lines_leave_a_failure_to_the_commands_last_line(capsys: pytest.CaptureFixture[str]) -> None:
+    failed = samples.status(
+        trainer_state="failed", trainer_reason="boom", warnings=["the trainer failed once: boom"]
+    )
+    host = PlainHost(now=lambda: 100.0)
+    host.started(samples.STARTED)
+    host.status(failed)
+    host.stopped(HostStopped("error", "boom", failed))
+    captured = capsys.readouterr()
+    assert "boom" not in captured.out + captured.err
+    assert captured.out.splitlines()[-1] == "stopped: error"
+
+
 def test_a_members_change_of_state_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     member = PlainMember(now=lambda: 100.0)
     for state in ("connecting", "connecting", "working", "away", "away"):

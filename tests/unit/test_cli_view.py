@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 from p2prl.cli import view
 from p2prl.cli.joincode import code_text, join_hint
 from p2prl.cli.output import safe
-from p2prl.core.messages import Books, Evaluating, Evaluation, ShardStatus
+from p2prl.core.messages import Books, Evaluating, Evaluation, PlayerReport, ShardStatus
 from tests.unit import cli_samples as samples
 
 
@@ -187,7 +187,9 @@ FAILURE = (
 
 
 def test_a_failure_is_told_to_its_end_and_once() -> None:
-    reply = samples.status(40, trainer_state="failed", trainer_reason=FAILURE)
+    again = [f"the trainer failed once: {FAILURE}"]
+    reply = samples.status(40, trainer_state="failed", trainer_reason=FAILURE, warnings=again)
+    assert view.ended(reply).warnings == []
     for height in (24, None):
         lines = drawn(view.run_view(reply, "p2prl join attic", 80, height))
         assert height is None or len(lines) <= height
@@ -296,6 +298,20 @@ def test_a_member_says_what_waits_on_disk_and_that_it_plays_on() -> None:
     assert "waiting for the host" not in view.member_line(samples.member())
     assert "on disk" not in view.member_line(still)
     assert "playing on" not in view.member_line(samples.member())
+
+
+def test_why_a_member_does_not_play_is_told_to_its_end() -> None:
+    reason = "Nan-v0: slot 0: step gave the reward nan; " * 3 + "the end"
+    failing = [PlayerReport(rank=0, state="failed", reason=reason)]
+    for member in (
+        samples.member(state="paused", reason=reason, players=()),
+        samples.member(players=tuple(failing)),
+    ):
+        lines = drawn(view.member_view(member, samples.JOINED))
+        assert max(map(len, lines)) <= 80
+        assert "the end" in " ".join(lines)
+    short = drawn(view.member_view(samples.member(state="away", reason="not heard"), samples.JOINED), 120)
+    assert any(line.startswith("state    away") and line.endswith("not heard") for line in short)
 
 
 @pytest.mark.parametrize(

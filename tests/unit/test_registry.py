@@ -155,7 +155,7 @@ def test_a_missing_package_is_named_with_its_pip_command(
 
 @pytest.mark.usefixtures("without_extras")
 def test_presets_that_lack_a_package_are_listed_with_it() -> None:
-    shown = "\n".join([*_presets(), *_environments()])
+    shown = "\n".join([*_presets(500), *_environments(500)])
     for preset, package in (
         ("lunarlander", "box2d"),
         ("lunarlander-continuous", "box2d"),
@@ -282,6 +282,15 @@ def test_unknown_agents(installed: Path) -> None:
         registry.resolve_agent("lost")
     with pytest.raises(UsageError, match="half is no agent"):
         registry.resolve_agent("half")
+
+
+def test_what_to_type_instead_is_said_as_a_sentence() -> None:
+    for name, told in (
+        ("dqm", r"^no agent 'dqm'; did you mean dqn\? \(one of your own: path/to/file.py:Class\)$"),
+        ("mine.py", r"^agent 'mine.py' is a file: say which class in it, as in mine.py:Class$"),
+    ):
+        with pytest.raises(UsageError, match=told):
+            registry.resolve_agent(name)
 
 
 def test_no_agents_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
