@@ -213,11 +213,13 @@ def environment_warnings(nodes: Sequence[m.NodeStatus]) -> list[str]:
         steps = sum(player.steps for player in node.player_reports)
         if node.state != "gone" and failures >= _MANY_FAILURES and steps < failures * _SELDOM_STEPS:
             last = f": {node.faults[-1]}" if node.faults else ""
-            found.append(f"{node.name}: environments failed {failures} times in {steps} steps{last}")
+            found.append(
+                f"{node.name}: environments failed {many(failures, 'time')} in {many(steps, 'step')}{last}"
+            )
     steps, episodes = sum(node.steps for node in nodes), sum(node.episodes for node in nodes)
     if not found and not episodes and steps >= _ENDLESS_STEPS:
         found.append(
-            f"no episode ended in {steps} steps: an environment without a time limit may never end one"
+            f"no episode ended in {many(steps, 'step')}: an environment without a time limit may never end one"
         )
     return found
 

@@ -120,7 +120,7 @@ _CLASSIC = (
         Criterion(475, "greedy"),
         Limits(1_000_000, 240),
         peer=_SB3_DQN,
-        bar=Bar(seconds=1.0),
+        bar=_BESIDE,
         short="dqn.py::test_dqn_solves_cartpole",
     ),
     Row(

@@ -53,7 +53,7 @@ def test_environments_that_fail_often_are_named_with_their_last_words() -> None:
     assert environment_warnings([played(failures=5, steps=5000)]) == []
     assert environment_warnings([played(failures=4, steps=10)]) == []
     assert environment_warnings([played(failures=6, faults=["x: a NaN"])]) == [
-        "desk: environments failed 6 times in 5000 steps: x: a NaN"
+        "desk: environments failed 6 times in 5,000 steps: x: a NaN"
     ]
     assert environment_warnings([played(failures=6, state="gone")]) == []
 
@@ -62,4 +62,4 @@ def test_episodes_that_never_end_are_told() -> None:
     assert environment_warnings([played(steps=60_000, episodes=0)]) == []
     assert environment_warnings([played(steps=60_000, episodes=0), played(steps=60_000, episodes=1)]) == []
     [text] = environment_warnings([played(steps=60_000, episodes=0)] * 2)
-    assert text.startswith("no episode ended in 120000 steps")
+    assert text.startswith("no episode ended in 120,000 steps")
