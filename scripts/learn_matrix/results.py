@@ -38,7 +38,7 @@ players do arrives 10,000 steps later at 20 versions, whatever is learned from i
 _PLAYERS_HEAD = """\
 ## More players
 
-CartPole in real time, 100 ticks a second whether or not anyone acts, joiners of four slots each on loopback, all on one
+CartPole in real time, 200 ticks a second whether or not anyone acts, joiners of four slots each on loopback, all on one
 machine. More players are to need no more steps, and less time as long as there are cores for them.
 """
 
