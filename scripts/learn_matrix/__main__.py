@@ -6,6 +6,7 @@ A row that was measured before is replaced; rows that are not run stay. Ctrl-C k
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -49,6 +50,7 @@ def main() -> int:
     if options.render:
         return _render(options.out, options.check)
     rows = [replace(row, seeds=tuple(options.seeds)) if options.seeds else row for row in rows]
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # it, too, ends the children first
     try:
         return max([_measure(row, options) for row in rows], default=0)
     except KeyboardInterrupt:
