@@ -129,9 +129,10 @@ def _criterion(row: Mapping[str, Any]) -> str:
 
 def _spread(row: Mapping[str, Any], name: str) -> str:
     """Median and range."""
-    if not row[f"{name}_range"]:
+    values = row[f"{name}_range"] or [None]
+    if values == [None] * len(values):  # no seed came there
         return "-"
-    low, high = (_plain(value) for value in row[f"{name}_range"])
+    low, high = map(_plain, values)
     return f"{_plain(row[f'{name}_median'])} ({low} to {high})"
 
 

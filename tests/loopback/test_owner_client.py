@@ -284,7 +284,12 @@ def test_the_owner_sees_who_is_there(own: HandMadeHost, capsys: pytest.CaptureFi
     assert [node["name"] for node in value["nodes"]] == ["ann", "attic", "bob"]
 
 
-@pytest.mark.parametrize("name", ["ann", "AN", fingerprint(_ANN), fingerprint(_ANN)[:6], _ANN])
+# Ids: keys are new in each process, and pytests side by side must agree on the tests' names.
+@pytest.mark.parametrize(
+    "name",
+    ["ann", "AN", fingerprint(_ANN), fingerprint(_ANN)[:6], _ANN],
+    ids=["name", "upper case", "fingerprint", "its beginning", "key"],
+)
 def test_a_node_is_admitted_by_any_of_its_names(
     name: str, own: HandMadeHost, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -328,6 +333,7 @@ def test_a_node_is_removed_quarantined_and_released(
         (["remove", "bob"], 1, f"bob ({fingerprint(_BOB)}) is not removed: it is admitted"),
         (["quarantine", "bob", "--undo", "--reason", "x"], 2, "--reason says why a node is kept out"),
     ],
+    ids=["unknown", "ambiguous", "own", "not in", "reason without cause"],
 )
 def test_an_order_that_cannot_be_followed_is_told(
     command: list[str], code: int, told: str, own: HandMadeHost, capsys: pytest.CaptureFixture[str]

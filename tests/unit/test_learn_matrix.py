@@ -202,9 +202,11 @@ def test_the_page_shows_each_row(tmp_path: Path) -> None:
         },
         {**judge.unavailable(row("cartpole-es"), "no preset"), **judge.circumstances()},
         {**judged(Bar(), runs(1000)), "name": "lag-ppo-5"},
+        {**judged(Bar(), runs(None, None)), "name": "lag-ppo-8"},
     ]
     page = results.page(rows)
     assert "| 2/3 | 2,000 (1,000 to -) |" in page
+    assert "| 0/2 | - | - |" in page
     assert "-: no preset" in page
     assert "**no**: seed 2: too late" in page
     assert "](pictures/cartpole-ppo.svg)" in page
