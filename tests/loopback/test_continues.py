@@ -131,7 +131,7 @@ def goes_on(agent: str, before: checkpoint.Checkpoint, after: checkpoint.Checkpo
 def test_each_node_is_told_with_version_exploration_episodes_and_return(tmp_path: Path) -> None:
     """With the same weights, nodes earn differently: one explores more, or is behind."""
     pytest.importorskip("torch")
-    settings = ("--env", "chain", "--agent", "dqn", "--envs", "2", "--set", "agent.epsilon_updates=50")
+    settings = ("--env", "chain", "--agent", "dqn", "--envs", "1", "--set", "agent.epsilon_updates=50")
     with hosted(tmp_path, "--players", "1", settings=settings) as run, run.join(agent="") as joiner:
         joiner.wait_for("joined")
 
@@ -143,8 +143,8 @@ def test_each_node_is_told_with_version_exploration_episodes_and_return(tmp_path
         found = wait_until(both_play, RECOVERY_S, "both nodes ended episodes with later weights")
         assert isinstance(found, list)
         own, other = found
-        # Of the ladder's four rungs: slots 0 and 1 stand on 0 and 1/2, slots 2 and 3 on 1/4 and 3/4.
-        assert (own["levels"], other["levels"]) == ([0.0, 0.5], [0.25, 0.75])
+        # The ladder has two rungs: slot 0 stands on 0, slot 1 on 1/2.
+        assert (own["levels"], other["levels"]) == ([0.0, 0.0], [0.5, 0.5])
         assert own["episodes"] > 0
         assert other["episodes"] > 0
         assert other["return_mean"] is None, "none of its slots explores least"
@@ -154,7 +154,7 @@ def test_each_node_is_told_with_version_exploration_episodes_and_return(tmp_path
         assert joiner.wait(END_S) == 0
     rows = [json.loads(line) for line in (run.results / "nodes.jsonl").read_text().splitlines()]
     last = {row["name"]: row for row in rows}
-    assert last["joiner"]["levels"] == [0.25, 0.75]
+    assert last["joiner"]["levels"] == [0.5, 0.5]
     for name in ("weights_version", "lag", "episodes", "return_mean", "return_mean_all"):
         assert name in last["joiner"], name
     assert last["joiner"]["episodes"] >= other["episodes"]

@@ -12,12 +12,17 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from tests import kit
 
+SHORT = ("--stop-steps", "30000", "--set", "agent.learning_rate=1e-5")
+
 
 @pytest.fixture(scope="module")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a short CartPole run, which was also looked at while it was live."""
+    """The folder of a short CartPole run, which was also looked at while it was live.
+
+    It learns so slowly that its episodes end early, each at another length.
+    """
     folder = tmp_path_factory.mktemp("eval")
-    with kit.host(folder, "cartpole", "--players", "1", "--stop-steps", "30000") as host:
+    with kit.host(folder, "cartpole", "--players", "1", *SHORT) as host:
         started = host.wait_for("started")
         host.wait_for("progress", lambda e: e["updates"] > 0)
         done = kit.run(folder, "eval", f"127.0.0.1:{kit.BASE_PORT}", "-n", "3", "--json")

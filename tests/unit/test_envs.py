@@ -327,7 +327,7 @@ def test_the_closest_cell_is_joined_and_the_others_are_left() -> None:
         ],
         np.float32,
     )
-    action = closest_cell(seen.reshape(-1), 4, 3, np.random.default_rng(0))
+    action = closest_cell(seen, 4, 3, np.random.default_rng(0))
     assert action.tolist() == [2, 0, 2, 1]
 
 
