@@ -141,7 +141,7 @@ def test_7_8_a_killed_joiner_comes_back_as_the_same_row(lan: Lan) -> None:
                 node = row(peer, "phoenix")
                 return node if node and node.state == "working" and node.steps > first.steps else None
 
-            again = wait_until(back, 5.0, "the joiner works again")
+            again = wait_until(back, 30.0, "the joiner works again")
             assert isinstance(again, m.NodeStatus)
             assert again.key == first.key
             assert again.bundles.balanced()
