@@ -31,7 +31,6 @@ from p2prl_agents.ranges import Above, Fraction, Least0, NotNegative, Positive, 
 if TYPE_CHECKING:
     from p2prl_agents.dqn_learner import DQNLearner
 
-
 _NUMPY = NumpyOps()
 
 

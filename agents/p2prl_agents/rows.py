@@ -81,6 +81,6 @@ class RowNetwork(Network):
     def _beside(self, ops: Ops, inputs: Inputs) -> Inputs:
         """`[environments * R, 2 F]`: each row, and the mean of all rows beside it."""
         rows = inputs["features"].reshape(-1, self._rows, self._each)
-        mean = rows.sum(1)[:, None] / self._rows
-        both = ops.concat([rows, mean + 0 * rows])
-        return {"features": both.reshape(-1, 2 * self._each)}
+        mean = rows.sum(1) / self._rows
+        beside = ops.stack([mean] * self._rows).swapaxes(0, 1)
+        return {"features": ops.concat([rows, beside]).reshape(-1, 2 * self._each)}

@@ -13,8 +13,7 @@ from p2prl.wire import frames
 
 _HELLO_S = 1.0
 _PER_TURN = 200
-#: Welcome and WeightsHeader are followed by a network.
-#: Many, for the reason that member.py gives for weights.
+#: Welcome and WeightsHeader are followed by a network. Many may wait, for the reason that member.py gives for weights.
 _LIMITS = Limits(message_bytes=512_000_000, send_messages=1000, receive_messages=10_000)
 
 

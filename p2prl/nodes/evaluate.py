@@ -29,10 +29,9 @@ from p2prl.registry import is_file_agent, make_agent, make_env_factory, resolve_
 from p2prl.settings import EXPERIMENT_FILE, latest_run, load_experiment
 from p2prl.wire.weights import decode_weights
 
-_WAIT_S = 5.0
-
-
 log = logging.getLogger("p2prl")
+
+_WAIT_S = 5.0
 
 
 @dataclass(frozen=True)

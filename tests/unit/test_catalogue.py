@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -26,7 +27,7 @@ HERE = "tests.unit.test_catalogue:Nothing"
 
 
 def test_only_the_newest_version_that_can_start_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = __import__("importlib.util").util.find_spec
+    real = importlib.util.find_spec
     monkeypatch.setattr(
         "importlib.util.find_spec", lambda name: None if name in ("mujoco", "jax") else real(name)
     )
