@@ -33,7 +33,7 @@ log = logging.getLogger("p2prl")
 _LIMITS = Limits(message_bytes=-1, send_messages=100, receive_messages=100)
 #: Bundles that the member may hold unanswered before this player waits (or drops), at most.
 _FIRST_CREDIT = 2
-#: With `drop_oldest`: finished bundles kept here while the window is full.
+#: With `drop_oldest`: finished bundles kept here while the window is full; only the newest where what waits grows old.
 _BACKLOG = 4
 
 
@@ -51,6 +51,7 @@ class Player:
         #: One at a time where what waits would only grow old.
         self._most_credit = 1 if config.run.fresh else _FIRST_CREDIT
         self.credit = self._most_credit
+        self._most_backlog = 1 if config.run.fresh else _BACKLOG
         #: Bundles, steps and episodes that were dropped and that the member was not told of yet.
         self.dropped = [0, 0, 0]
         #: Played and not handed over yet, oldest first.
@@ -200,7 +201,7 @@ class Player:
         )
         self.backlog.append((message, frames.encode(header), payload))
         self._flush()
-        while len(self.backlog) > _BACKLOG:
+        while len(self.backlog) > self._most_backlog:
             self._drop(self.backlog.popleft()[0])
 
     def _drop(self, message: m.PlayerBundle) -> None:
