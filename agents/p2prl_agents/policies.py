@@ -5,9 +5,9 @@ An algorithm (vtrace.py, ppo.py) is then its settings, its replay and its loss.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -241,7 +241,7 @@ class PolicyLearner:
         self._device = torch.device(device)
         self.trainable = Trainable(nets.initial(seed), device, learning_rate)
         self._normaliser = Normaliser(nets.observations.size) if nets.normalise else None
-        self.updates = 0
+        self.updates, self._seed = 0, seed
 
     def remember(self) -> Callable[[], None]:
         """Note all that an update changes; what is returned takes the update back, for one that went wrong."""
@@ -293,6 +293,22 @@ class PolicyLearner:
         )
         return log_prob.reshape(*shape, *log_prob.shape[1:]), entropy.reshape(shape)
 
+    def minibatches(self, mask: Array, size: int, passes: int) -> Iterator[Any]:
+        """Row numbers of each minibatch, in an order that the seed and the count of updates decide.
+
+        Args:
+            mask: `[N, L]`, true where a tick is learned from. Rows without one are left out.
+            size: ticks of a minibatch, rounded to whole rows; 0 for all in one.
+            passes: over all rows.
+        """
+        rng = np.random.default_rng((self._seed, self.updates))
+        useful = np.flatnonzero(mask.any(axis=1))
+        rows = max(1, size // mask.shape[1]) if size else len(useful)
+        for _ in range(passes if len(useful) else 0):
+            order = rng.permutation(useful)
+            for some in np.array_split(order, max(1, round(len(order) / rows))):
+                yield self.tensor(some)
+
     def tensor(self, values: Array) -> Tensor:
         """On the device."""
         return self.torch.from_numpy(np.ascontiguousarray(values)).to(self._device)
@@ -305,16 +321,27 @@ class PolicyLearner:
         return {**named, **(self._normaliser.scale() if self._normaliser is not None else {})}
 
     def save(self) -> Mapping[str, Array]:
-        """Weights, optimiser, normalisation, the number of updates."""
+        """Weights, optimiser, normalisation, the number of updates, and the seed of the minibatches' order."""
         norm = self._normaliser.save() if self._normaliser is not None else {}
-        return {**self.trainable.save(), **norm, "updates": np.array(self.updates, np.int64)}
+        counts = {"updates": np.array(self.updates, np.int64), "seed": np.array(self._seed, np.int64)}
+        return {**self.trainable.save(), **norm, **counts}
 
     def load(self, state: Mapping[str, Array]) -> None:
         """Go on exactly where `save` was called."""
         self.trainable.load(state)
         if self._normaliser is not None:
             self._normaliser.load(state)
-        self.updates = int(state["updates"])
+        self.updates, self._seed = int(state["updates"]), int(state["seed"])
+
+
+def surrogate(torch: Any, ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
+    """The clipped objective of each tick, or part of one (PPO, arXiv:1707.06347, equation 7)."""
+    return torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
+
+
+def scaled(advantage: Tensor) -> Tensor:
+    """Advantages `[K]` brought to mean 0 and deviation 1."""
+    return (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-8)
 
 
 def annealed(start: float, end: float, updates: int, over: int) -> float:

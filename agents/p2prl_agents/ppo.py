@@ -17,14 +17,13 @@ With `core` the policy has a memory, as in vtrace.py; minibatches are then of wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import msgspec
 import numpy as np
 
 from p2prl.core.spaces import EnvSpec
-from p2prl.learn.contracts import Array, Batch, ReplaySpec, Update
+from p2prl.learn.contracts import Batch, ReplaySpec, Update
 from p2prl_agents.maths import explained_variance, gae, real
 from p2prl_agents.ops import Tensor
 from p2prl_agents.policies import (
@@ -34,6 +33,8 @@ from p2prl_agents.policies import (
     Sessions,
     annealed,
     array,
+    scaled,
+    surrogate,
 )
 from p2prl_agents.ranges import Above, Fraction, Least0, NotNegative, Positive
 
@@ -104,7 +105,7 @@ class PPOLearner(PolicyLearner):
 
     def __init__(self, agent: PPO, device: str, seed: int) -> None:
         super().__init__(agent.nets, device, seed, agent.settings.learning_rate)
-        self._settings, self._seed = agent.settings, seed
+        self._settings = agent.settings
 
     def update(self, batch: Batch) -> Update:
         """All epochs on whole sessions `[N, T]`; publishes once, at their end."""
@@ -114,7 +115,7 @@ class PPOLearner(PolicyLearner):
         data, critic = self._data(batch, sessions)
         played = sessions.played() if self.nets.recurrent else sessions.apart()
         steps: list[dict[str, float]] = []
-        for rows in self._minibatches(data["mask"]):
+        for rows in self.minibatches(array(data["mask"]), self._settings.minibatch, self._settings.epochs):
             values = self._minibatch(played.rows(rows), {name: part[rows] for name, part in data.items()})
             norm = values["grad_norm"]
             if not np.isfinite(norm):  # of all or nothing: half an update would be neither counted nor seen
@@ -131,15 +132,6 @@ class PPOLearner(PolicyLearner):
         metrics["kl"] = steps[-1]["kl"]
         return Update(metrics={**metrics, "explained_variance": critic, "steps": len(steps)}, publish=True)
 
-    def save(self) -> Mapping[str, Array]:
-        """All of it, and the seed of the minibatches' order."""
-        return {**super().save(), "seed": np.array(self._seed, np.int64)}
-
-    def load(self, state: Mapping[str, Array]) -> None:
-        """Go on exactly where `save` was called."""
-        super().load(state)
-        self._seed = int(state["seed"])
-
     def _data(self, batch: Batch, sessions: Sessions) -> tuple[dict[str, Tensor], float]:
         """What each minibatch takes its rows of, and the critic's explained variance."""
         s = self._settings
@@ -155,18 +147,6 @@ class PPOLearner(PolicyLearner):
         explained = explained_variance(target[mask], values[:, :-1][mask])
         return {name: self.tensor(part) for name, part in arrays.items()}, explained
 
-    def _minibatches(self, mask: Tensor) -> Iterator[Any]:
-        """Row numbers of every minibatch of every epoch; rows without a tick to learn from are left out."""
-        s, torch = self._settings, self.torch
-        rng = np.random.default_rng((self._seed, self.updates))
-        useful = np.flatnonzero(array(mask).any(axis=1))
-        size = max(1, s.minibatch // mask.shape[1])
-        for _ in range(s.epochs):
-            order = rng.permutation(useful)
-            parts = max(1, round(len(order) / size))
-            for rows in np.array_split(order, parts):
-                yield torch.from_numpy(rows).to(mask.device)
-
     def _minibatch(self, sessions: Sessions, data: dict[str, Tensor]) -> dict[str, float]:
         """One gradient step (the paper's equations 7 and 9)."""
         s, torch = self._settings, self.torch
@@ -174,8 +154,7 @@ class PPOLearner(PolicyLearner):
         outputs, values = self.outputs(sessions, s.burn_in)
         log_prob, entropy = self.judge(outputs, sessions)
         log_ratio = (log_prob - data["log_prob"])[mask]
-        advantage = data["advantage"][mask]
-        advantage = (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-8)
+        advantage = scaled(data["advantage"][mask])
         fallen = annealed(1.0, s.learning_rate_end, self.updates, s.learning_rate_updates)
         ratio, clip = log_ratio.exp(), s.clip * fallen
         if s.apart:
@@ -193,8 +172,3 @@ class PPOLearner(PolicyLearner):
         losses = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": bonus}
         numbers = {name: float(value.detach()) for name, value in losses.items()}
         return {**numbers, "grad_norm": norm, "kl": float(kl), "clipped": float(outside)}
-
-
-def surrogate(torch: Any, ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
-    """The clipped objective of each tick, or part of one (the paper's equation 7)."""
-    return torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)

@@ -4,6 +4,10 @@ Source: IMPALA, Espeholt et al. 2018 (arXiv:1802.01561). Players draw from the p
 always some versions ahead, and weighs each tick by how likely its own policy would have done the same, clipped. With
 no lag this is advantage actor-critic (A2C; Mnih et al. 2016, arXiv:1602.01783): the preset `a2c`.
 
+Several `passes` over a batch, in minibatches, make more of it. What bounds how far they lead is then PPO's clip, held
+against the policy that the update began with, beside V-trace's weights for what players did: the two together are
+IMPACT (Luo et al. 2020, arXiv:1912.00167), without its target network.
+
 With `core` the policy has a memory. Sessions carry the state with which they began, as the player had it; it is worked
 out from there anew in each update, begins at zeros after each reset, and `burn_in` ticks may warm it up first
 (R2D2, Kapturowski et al. 2019).
@@ -17,7 +21,7 @@ import msgspec
 import numpy as np
 
 from p2prl.core.spaces import EnvSpec
-from p2prl.learn.contracts import Batch, ReplaySpec, Update
+from p2prl.learn.contracts import Array, Batch, ReplaySpec, Update
 from p2prl_agents.maths import explained_variance, real, vtrace
 from p2prl_agents.ops import Tensor
 from p2prl_agents.policies import (
@@ -27,6 +31,8 @@ from p2prl_agents.policies import (
     Sessions,
     annealed,
     array,
+    scaled,
+    surrogate,
 )
 from p2prl_agents.ranges import Above, Fraction, Least0, NotNegative, Positive
 
@@ -63,7 +69,13 @@ class VTraceSettings(NetworkSettings, frozen=True, forbid_unknown_fields=True):
     waiting: Positive = 1
     """Batches that may wait at the shards. Few: what waits grows old."""
     passes: Positive = 1
-    """Gradient steps per batch. Each weighs the batch anew: to V-trace a policy that has moved on is but more lag."""
+    """Over each batch. Each weighs it anew: to V-trace a policy that has moved on is but more lag."""
+    minibatch: NotNegative = 0
+    """Ticks per gradient step, in whole sessions; 0 for the whole batch at once."""
+    clip: Least0 = 0.0
+    """How far the ratio to the policy before an update may move that update; 0 for no bound. For several steps."""
+    scale_advantages: bool = False
+    """Bring the advantages of each gradient step to mean 0 and deviation 1."""
     max_lag: NotNegative = 0
     """Sessions older than this many weights versions are refused as stale; 0 for no limit."""
 
@@ -89,7 +101,7 @@ class VTrace(PolicyAgent):
 
 
 class VTraceLearner(PolicyLearner):
-    """A gradient step per batch of sessions, or some."""
+    """A gradient step per batch of sessions, or several."""
 
     def __init__(self, agent: VTrace, device: str, seed: int) -> None:
         super().__init__(agent.nets, device, seed, agent.settings.learning_rate)
@@ -97,37 +109,55 @@ class VTraceLearner(PolicyLearner):
 
     def update(self, batch: Batch) -> Update:
         """All passes over whole sessions `[N, T]`; publishes once, at their end."""
+        s = self._settings
         take_back = self.remember()
         self.updates += 1
         sessions = self.sessions(batch)
-        metrics: dict[str, float] = {}
-        for _ in range(self._settings.passes):
-            metrics = self._pass(batch, sessions)
-            if not np.isfinite(metrics["grad_norm"]):  # of all or nothing
+        mask = real(batch["flags"])
+        mask[:, : s.burn_in] = False
+        numbers = {**{name: batch[name] for name in ("log_prob", "reward", "flags")}, "mask": mask}
+        before = self._log_prob(sessions) if s.clip else None
+        steps: list[dict[str, float]] = []
+        for rows in self.minibatches(mask, s.minibatch, s.passes):
+            some = {name: values[array(rows)] for name, values in numbers.items()}
+            values = self._minibatch(sessions.rows(rows), some, None if before is None else before[rows])
+            if not np.isfinite(values["grad_norm"]):  # of all or nothing
                 take_back()
-                return Update(skipped=f"the gradient's norm is {metrics['grad_norm']}", publish=False)
+                where = f" in step {len(steps) + 1}" if steps else ""
+                return Update(skipped=f"the gradient's norm is {values['grad_norm']}{where}", publish=False)
+            steps.append(values)
+        if not steps:  # nothing but RESET ticks
+            return Update(publish=False)
+        metrics = {name: float(np.mean([values[name] for values in steps])) for name in steps[0]}
         return Update(metrics=metrics, publish=True)
 
-    def _pass(self, batch: Batch, sessions: Sessions) -> dict[str, float]:
+    def _log_prob(self, sessions: Sessions) -> Tensor:
+        """Of what was done, under the policy as it is, `[N, T]`."""
+        with self.torch.no_grad():
+            outputs, _ = self.outputs(sessions.played(), self._settings.burn_in)
+            return self.judge(outputs, sessions)[0]
+
+    def _minibatch(
+        self, sessions: Sessions, numbers: dict[str, Array], before: Tensor | None
+    ) -> dict[str, float]:
         """One gradient step: policy gradient, critic and entropy bonus."""
         s = self._settings
         outputs, values = self.outputs(sessions, s.burn_in)
         log_prob, entropy = self.judge(outputs[:, :-1], sessions)
-        critic, log_ratio = array(values), array(log_prob) - batch["log_prob"]
+        critic, log_ratio = array(values), array(log_prob) - numbers["log_prob"]
         target, advantage = vtrace(
             log_ratio,
-            batch["reward"] * np.float32(s.reward_scale),
-            batch["flags"],
+            numbers["reward"] * np.float32(s.reward_scale),
+            numbers["flags"],
             critic,
             s.gamma,
             decay=s.decay,
             clip_rho=s.clip_rho,
             clip_c=s.clip_c,
         )
-        mask = real(batch["flags"])
-        mask[:, : s.burn_in] = False
+        mask = numbers["mask"]
         counted = self.tensor(mask)
-        policy_loss = -(log_prob * self.tensor(advantage))[counted].mean()
+        policy_loss = -self._gain(log_prob, before, self.tensor(advantage), counted).mean()
         value_loss = 0.5 * (self.tensor(target) - values[:, :-1]).square()[counted].mean()
         bonus = entropy[counted].mean()
         norm = self._step(policy_loss + s.value_weight * value_loss - s.entropy * bonus)
@@ -139,6 +169,14 @@ class VTraceLearner(PolicyLearner):
             "explained_variance": explained_variance(target[mask], critic[:, :-1][mask]),
             "ratio_clipped": float((log_ratio[mask] > np.log(s.clip_rho)).mean()),
         }
+
+    def _gain(self, log_prob: Tensor, before: Tensor | None, advantage: Tensor, counted: Tensor) -> Tensor:
+        """What the policy's step raises, of each tick that counts."""
+        s = self._settings
+        advantage = scaled(advantage[counted]) if s.scale_advantages else advantage[counted]
+        if before is None:
+            return log_prob[counted] * advantage
+        return surrogate(self.torch, (log_prob - before)[counted].exp(), advantage, s.clip)
 
     def _step(self, loss: Tensor) -> float:
         s = self._settings

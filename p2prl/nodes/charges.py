@@ -73,7 +73,8 @@ class Plan:
             for index in range(self.options.experiment.shards)
         ]
         threads = str(max(1, (os.cpu_count() or 1) - self.players))
-        env = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+        names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+        env = {name: threads for name in names if name not in os.environ}
         trainer = Charge("trainer", "trainer", self._trainer_config, env)
         members = [Charge("member", "member", self._member_config)] if self.players > 0 else []
         return [Charge("broker", "broker", self._broker_config), *shards, trainer, *members]

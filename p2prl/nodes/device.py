@@ -1,8 +1,9 @@
-"""The trainer's device. The only place outside agents that may import torch."""
+"""The trainer's device, and torch's threads. The only place outside agents that may import torch."""
 
 from __future__ import annotations
 
 import importlib.util
+import sys
 
 from p2prl.errors import MissingPackage, UsageError
 
@@ -46,3 +47,19 @@ def choose_device(wanted: str, agent: str = "", accelerated: bool = True) -> str
     if not present[wanted]:
         raise UsageError(f"--device {wanted}: torch finds no such device here; try --device auto")
     return wanted
+
+
+def most_threads(device: str) -> int:
+    """How many threads torch may use, by its environment; 1 where that does not matter: no torch, or a GPU."""
+    if device != "cpu" or "torch" not in sys.modules:
+        return 1
+    import torch
+
+    return torch.get_num_threads()
+
+
+def use_threads(count: int) -> None:
+    """So many threads for each of torch's operations."""
+    import torch
+
+    torch.set_num_threads(count)

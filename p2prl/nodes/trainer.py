@@ -24,10 +24,11 @@ from p2prl.net.sockets import Frame, Limits, Network, Socket
 from p2prl.nodes import checkpoint
 from p2prl.nodes.best import BestKeeper
 from p2prl.nodes.control import ControlLine
-from p2prl.nodes.device import choose_device
+from p2prl.nodes.device import choose_device, most_threads, use_threads
 from p2prl.nodes.files import DiskTrouble
 from p2prl.nodes.guard import Guard, advice
 from p2prl.nodes.process import emit, run_child
+from p2prl.nodes.threads import Threads
 from p2prl.nodes.trainer_config import TrainerConfig
 from p2prl.nodes.wiring import publish_port
 from p2prl.registry import is_accelerated, make_agent, resolve_agent
@@ -108,6 +109,7 @@ class Trainer:
                 f"training {config.run.agent_name} needs {error.name}: pip install 'p2prl[train]'",
                 "p2prl[train]",
             ) from error
+        self.threads = Threads(most_threads(self.device), use_threads)
         checkpoint.tidy(self.folder)
         last = checkpoint.load_last(self.folder)
         if last is not None:
@@ -190,8 +192,10 @@ class Trainer:
     def _update(self, batch: Batch) -> None:
         assert self.learner is not None
         self._lags.append(float(np.mean(np.maximum(0, self.version - batch["version"]))))
+        began = self.loop.now()
         update = self.learner.update(batch)
         now = self.loop.now()
+        self.threads.updated(now - began)
         self.standstill.updated(now)
         if self.guard.skips(update, now):
             if self.guard.hopeless:

@@ -8,8 +8,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from p2prl_agents.policies import PolicyLearner
-from p2prl_agents.ppo import PPO, PPOLearner, surrogate
+from p2prl_agents.policies import PolicyLearner, surrogate
+from p2prl_agents.ppo import PPO, PPOLearner
 from p2prl_agents.vtrace import VTrace, VTraceLearner
 from p2prl_envs.chain import make_chain
 
@@ -175,6 +175,73 @@ def test_two_passes_are_two_updates_on_one_batch(core: str) -> None:
         np.testing.assert_allclose(values, ends[1][name], atol=1e-6)
 
 
+def moved(learner: PolicyLearner, batch: dict[str, np.ndarray]) -> float:
+    """How far from what it was an update brings the policy, as the mean of |log ratio| on the batch."""
+    sessions = learner.sessions(batch)
+    odds = []
+    for update in (False, True):
+        if update:
+            assert learner.update(batch).skipped == ""
+        outputs, _ = learner.outputs(sessions)
+        odds.append(learner.judge(outputs[:, :-1], sessions)[0].detach().numpy())
+    return float(np.abs(odds[1] - odds[0])[batch["flags"] != RESET].mean())
+
+
+@pytest.mark.parametrize("core", CORES)
+def test_the_clip_bounds_how_far_the_passes_of_one_update_lead(core: str) -> None:
+    """At the first step the ratio is 1 and both are the policy gradient; what follows goes on without end, or not."""
+    settings = {"ticks": 12, "core": core, "learning_rate": 0.02, "minibatch": 48}
+    far = {}
+    for passes in (1, 20):
+        for clip in (0.0, 0.2):
+            minibatch = 0 if passes == 1 else 48
+            some = {**settings, "passes": passes, "clip": clip, "minibatch": minibatch}
+            agent = make_agent(VTrace, SPEC, some)
+            learner = agent.learner("cpu", 5)
+            far[passes, clip] = moved(learner, played(agent, learner))
+    assert far[1, 0.2] == pytest.approx(far[1, 0.0], rel=1e-3)
+    assert far[20, 0.2] < 0.5 * far[20, 0.0]
+
+
+@pytest.mark.parametrize("core", CORES)
+def test_vtrace_takes_minibatches_of_whole_sessions(core: str) -> None:
+    """12 sessions of 12 ticks: three minibatches of 48 a pass, whose steps are what a trainer shows the mean of."""
+    agent = make_agent(VTrace, SPEC, {"ticks": 12, "core": core, "minibatch": 48, "passes": 2})
+    learner = agent.learner("cpu", 5)
+    batch = played(agent, learner)
+    rows = [rows.numpy() for rows in learner.minibatches(batch["flags"] != RESET, 48, 2)]
+    assert [len(some) for some in rows] == [4] * 6
+    assert sorted(np.concatenate(rows[:3])) == sorted(np.concatenate(rows[3:])) == list(range(12))
+    assert np.concatenate(rows[:3]).tolist() != np.concatenate(rows[3:]).tolist()
+    before = learner.trainable.save()["parameters"].copy()
+    learner.update(batch)
+    assert learner.updates == 1
+    assert not np.array_equal(before, learner.trainable.save()["parameters"])
+
+
+def test_advantages_brought_to_one_scale_do_not_ask_how_large_rewards_are() -> None:
+    """Without, ten times the rewards are another step; with, the policy's step is the same."""
+    losses = []
+    for scale in (1.0, 10.0):
+        for together in (False, True):
+            settings = {
+                "ticks": 12,
+                "reward_scale": scale,
+                "scale_advantages": together,
+                "decay": 0.0,
+                "gamma": 0.0,
+            }
+            agent = make_agent(VTrace, SPEC, settings)
+            learner = agent.learner("cpu", 5)
+            batch = played(agent, learner)
+            learner.trainable.tensors[
+                "critic/value/weight"
+            ].data.zero_()  # so that the advantage is the reward
+            losses.append(learner.update(batch).metrics["policy_loss"])
+    assert losses[2] == pytest.approx(10 * losses[0], rel=1e-3)
+    assert losses[3] == pytest.approx(losses[1], abs=1e-5)
+
+
 def test_the_clipped_objective_by_hand() -> None:
     ratio = torch.tensor([1.5, 1.5, 0.5, 0.5, 1.1])
     advantage = torch.tensor([1.0, -1.0, 1.0, -1.0, 2.0])
@@ -246,7 +313,8 @@ def test_ppo_takes_each_tick_once_an_epoch(core: str) -> None:
     batch = played(agent, learner)
     data, _ = learner._data(batch, learner.sessions(batch))
     seen = np.zeros(data["mask"].shape[0], int)
-    for rows in learner._minibatches(data["mask"]):
+    for rows in learner.minibatches(data["mask"].numpy(), 24, 2):
+        assert len(rows) * data["mask"].shape[1] <= 28  # as even as rows allow
         np.add.at(seen, rows.numpy(), 1)
     useful = data["mask"].numpy().any(axis=1)
     assert (seen[useful] == 2).all()
@@ -261,13 +329,13 @@ def test_ppo_takes_each_tick_once_an_epoch(core: str) -> None:
 def test_an_update_that_is_not_finite_changes_nothing_and_says_so(
     kind: Any, core: str, spoilt: float
 ) -> None:
-    small = {"minibatch": 12} if kind is PPO else {}
+    small = {"minibatch": 12, **({"clip": 0.2} if kind is VTrace else {})}
     agent = make_agent(kind, SPEC, {"core": core, "ticks": 12, "normalise": True, **small})
     learner = agent.learner("cpu", 5)
     batch = played(agent, learner)
     learner.update(batch)
     before = {name: values.copy() for name, values in learner.save().items()}
-    # One session alone: PPO has made some steps by the time it meets it.
+    # One session alone: some steps are made by the time that it comes.
     reward = batch["reward"].copy()
     reward[0] = spoilt
     update = learner.update({**batch, "reward": reward})
