@@ -23,7 +23,8 @@ with one thread for its arithmetic. Seconds are from the start of the process, i
 criterion is a mean training return of the last 100 episodes (ours: of the least exploring slots), or, where it says
 *greedy*, the mean of 100 episodes without exploration, whose time is not counted: our weights are kept each second and
 judged afterwards, the peer's each 2,048 steps. Figures are medians, with the range of the seeds; a seed that never came
-there counts as later than all that did, and shows as `-`. Peers are stable-baselines3 with rl-zoo's settings. *Lag* is
+there counts as later than all that did, and shows as `-`; where most of a peer's seeds never came there, the fastest of
+them is what ours is held against. Peers are stable-baselines3 with rl-zoo's settings. *Lag* is
 how many weights versions old the sessions were that were learned from, on average.
 """
 _LAG_HEAD = """\
@@ -38,7 +39,7 @@ players do arrives 10,000 steps later at 20 versions, whatever is learned from i
 _PLAYERS_HEAD = """\
 ## More players
 
-CartPole in real time, 200 ticks a second whether or not anyone acts, joiners of four slots each on loopback, all on one
+CartPole in real time, 100 ticks a second whether or not anyone acts, joiners of four slots each on loopback, all on one
 machine. More players are to need no more steps, and less time as long as there are cores for them.
 """
 

@@ -135,7 +135,9 @@ def test_a_seed_that_never_came_there_is_the_latest() -> None:
         (Bar(steps=1.3, seconds=1.0), (1000, 1300, 9000), (900, 1000, 1000), False),
         (Bar(steps=1.3), (1000, 1300, 9000), None, None),
         (Bar(steps=1.3), (1000, 1300, 9000), (None, 1000, 1000), True),
-        (Bar(steps=1.3), (1000, 1300, 9000), (None, None, 1000), None),
+        # Its median is not known, but is no less than its fastest seed.
+        (Bar(steps=1.3), (1000, 1300, 9000), (None, None, 1000), True),
+        (Bar(steps=1.3), (1000, 1301, 9000), (None, None, 1000), None),
         (Bar(seconds=1.0), (1000, 1000, 1000), (None, None, None), None),
         (Bar(alone=True), (1000, 2000, 3000), (None, None, None), True),
         (Bar(alone=True), (1000, 2000, 3000), (None, None, 90_000), False),

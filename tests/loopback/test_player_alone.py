@@ -1,0 +1,87 @@
+"""A real player at a real socket, without a member that has room for what it plays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from p2prl.core import messages as m
+from p2prl.net.loop import Loop
+from p2prl.net.sockets import Limits, Network, Socket
+from p2prl.nodes.player import Player
+from p2prl.nodes.prepare import prepare
+from p2prl.nodes.wiring import PlayerConfig
+from p2prl.registry import make_agent, resolve_agent
+from p2prl.settings import find_experiment, overlay
+from p2prl.wire import frames
+from p2prl.wire.weights import CODEC, encode_weights
+
+
+class Member:
+    """The other end of a player's socket. It takes bundles, and gives room when it is told to."""
+
+    def __init__(self, network: Network, loop: Loop) -> None:
+        self.socket: Socket = network.server("router", ["tcp://127.0.0.1:*"], None, Limits())
+        self.serials: list[int] = []
+        self.dropped = 0
+        self._player = b""
+        loop.on_readable(self.socket, self._hear)
+
+    def _hear(self) -> None:
+        while (received := self.socket.receive()) is not None:
+            self._player = received.peer
+            message = frames.decode_from_player(received.frames[0])
+            if isinstance(message, m.PlayerBundle):
+                self.serials.append(message.serial)
+            elif isinstance(message, m.PlayerDropped):
+                self.dropped += message.bundles
+
+    @property
+    def met(self) -> bool:
+        return bool(self._player)
+
+    def say(self, message: m.Message, *bulk: bytes) -> None:
+        assert self.socket.send([frames.encode(message), *bulk], self._player)
+
+
+@pytest.mark.parametrize(("preset", "sent", "kept"), [("a2c", 1, 1), ("cartpole", 2, 4)])
+def test_a_player_that_may_not_wait_keeps_the_newest(
+    tmp_path: Path, preset: str, sent: int, kept: int
+) -> None:
+    """Of an on-policy agent one alone: older ones would be learned from before it. Of others some."""
+    experiment = overlay(find_experiment(preset), ["agent.hidden=[8]"])
+    prepared = prepare(experiment, tmp_path / "results", False)
+    run = msgspec.structs.replace(prepared.run, when_full="drop_oldest", envs=1)
+    loop, network = Loop(), Network()
+    member = Member(network, loop)
+    config = PlayerConfig(
+        run=run, seat=m.Seat(rank=0, seed=1), start=0, slots=1, agent="", endpoint=member.socket.bound
+    )
+    player = Player(config, loop)
+    try:
+        player.start()
+        assert loop.run_on(lambda: member.met, 10)
+        agent = make_agent(resolve_agent(run.agent_name), run.env, run.agent_settings)
+        payload = encode_weights(agent.learner("cpu", 1).weights())
+        member.say(weights_header(run.run_id, len(payload)), payload)
+        assert loop.run_on(lambda: player.version == 0, 10)
+        while player.serial < 10:  # all this time it has no room
+            assert player._work()
+        assert loop.run_on(lambda: len(member.serials) == sent and member.dropped == 10 - sent - kept, 10)
+        assert member.serials == list(range(1, sent + 1))
+        for number in range(kept):  # each is answered, so there is room for one more
+            member.say(m.PlayerCredit(serial=member.serials[-1], credit=1))
+            assert loop.run_on(lambda there=sent + number + 1: len(member.serials) == there, 10)
+        assert member.serials[sent:] == list(range(11 - kept, 11))
+    finally:
+        player.rollout.close()
+        player.network.close()
+        network.close()
+
+
+def weights_header(run_id: str, size_bytes: int) -> m.WeightsHeader:
+    return m.WeightsHeader(
+        run_id=run_id, version=0, codec=CODEC, size_bytes=size_bytes, updates=0, candidate=False
+    )
