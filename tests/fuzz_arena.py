@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import random
 import socket
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -39,6 +40,8 @@ MAX_GROWTH = 96 * 1024 * 1024
 #: Of weights that nobody but an attacker would publish.
 FAKE_VERSION = 10**6
 _PATIENCE_S = 30.0
+#: As members do (nodes/control.py), but for a loaded machine.
+_HELLO_AGAIN_S = 5.0
 
 Who = Literal["admitted", "stranger"]
 
@@ -236,14 +239,8 @@ class Arena:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._numbers = itertools.count()
         with self.thrower(CONTROL, owner) as peer:
-            peer.say(
-                [
-                    frames.encode(
-                        m.Hello(protocol=m.PROTOCOL, version="0", role="client", name="w", boot_id="w")
-                    )
-                ]
-            )
-            self.run = self._welcome(peer).run
+            hello = m.Hello(protocol=m.PROTOCOL, version="0", role="client", name="w", boot_id="w")
+            self.run = self._welcome(peer, hello).run
 
     # --- what can be seen
 
@@ -342,15 +339,19 @@ class Arena:
             boot_id="b",
             players=1,
         )
-        control.say([frames.encode(hello)])
-        self._welcome(control)
+        self._welcome(control, hello)
 
-    def _welcome(self, control: Thrower) -> m.Welcome:
-        while (parts := control.hear(_PATIENCE_S)) is not None:
-            message = frames.decode_from_broker(parts[0])
-            if isinstance(message, m.Welcome):
-                return message
-        raise AssertionError("no welcome")
+    def _welcome(self, control: Thrower, hello: m.Hello) -> m.Welcome:
+        """Says hello until it is answered, as members do: what was on a connection that broke is lost."""
+        heard: list[m.Message] = []
+        deadline = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < deadline:
+            control.say([frames.encode(hello)])
+            while (parts := control.hear(_HELLO_AGAIN_S)) is not None:
+                heard.append(frames.decode_from_broker(parts[0]))
+                if isinstance(heard[-1], m.Welcome):
+                    return heard[-1]
+        raise AssertionError(f"no welcome; heard {heard}")
 
     def burst(self, stack: ExitStack, target: Target, who: Who, count: int, rng: random.Random) -> Burst:
         """One key's messages, queued to be sent."""
