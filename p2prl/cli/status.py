@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from p2prl.cli.context import AnyTarget, Json, Verbose, Wait
+from p2prl.cli.context import AnyTarget, Interfaces, Json, Verbose, Wait
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,13 +18,15 @@ def status(
     target: AnyTarget = None,
     watch: Annotated[bool, typer.Option("--watch", help="Go on, about once a second, until Ctrl-C.")] = False,
     wait: Wait = 5.0,
+    interfaces: Interfaces = None,
     json: Json = False,
     verbose_: Verbose = False,
 ) -> int:
     """Show how a run is doing: its totals, every node, every shard."""
     from p2prl.nodes.client import fetch_status, watch_status
 
-    replies = watch_status(target, wait) if watch else [fetch_status(target, wait)]
+    where = (target, wait, tuple(interfaces or ()))
+    replies = watch_status(*where) if watch else [fetch_status(*where)]
     show = _print_json if json else _print_views
     try:
         show(replies)

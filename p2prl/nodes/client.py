@@ -172,7 +172,7 @@ def check_admitted(located: Located) -> None:
         )
 
 
-def open_client(target: str | None, wait_s: float, command: str) -> Client:
+def open_client(target: str | None, wait_s: float, command: str, interfaces: Sequence[str] = ()) -> Client:
     """Find a host and speak with its broker; without a target this machine's own host, if one runs.
 
     Args:
@@ -182,19 +182,23 @@ def open_client(target: str | None, wait_s: float, command: str) -> Client:
         NoHostFound: none within `wait_s`.
         NotAdmitted: it does not let this node in.
     """
-    return Client((own_host() if target is None else None) or locate_named(target, wait_s, command))
+    return Client(
+        (own_host() if target is None else None) or locate_named(target, wait_s, command, interfaces)
+    )
 
 
-def fetch_status(target: str | None, wait_s: float) -> m.StatusReply:
-    """One status. `target` as for `p2prl join`."""
-    with open_client(target, wait_s, "p2prl status") as client:
+def fetch_status(target: str | None, wait_s: float, interfaces: Sequence[str] = ()) -> m.StatusReply:
+    """One status. `target` and `interfaces` as for `p2prl join`."""
+    with open_client(target, wait_s, "p2prl status", interfaces) as client:
         return client.status()
 
 
-def watch_status(target: str | None, wait_s: float) -> Iterator[m.StatusReply]:
+def watch_status(
+    target: str | None, wait_s: float, interfaces: Sequence[str] = ()
+) -> Iterator[m.StatusReply]:
     """A status about each second, until the host does not answer any more."""
     pause = threading.Event()
-    with open_client(target, wait_s, "p2prl status") as client:
+    with open_client(target, wait_s, "p2prl status", interfaces) as client:
         while True:
             yield client.status()
             pause.wait(_WATCH_S)
@@ -216,10 +220,13 @@ def forget_host(host: str) -> list[KnownHost]:
     return gone
 
 
-def locate_named(target: str | None, wait_s: float, command: str) -> Located:
+def locate_named(target: str | None, wait_s: float, command: str, interfaces: Sequence[str] = ()) -> Located:
     """The host that `target` names, or the one on this LAN; `command` is for advice. Raises NoHostFound."""
     node_key = load_or_create(state_folder() / "node.key").public
-    located = Search(target=target, wait_s=wait_s, node_key=node_key, command=command).locate()
+    search = Search(
+        target=target, wait_s=wait_s, node_key=node_key, command=command, interfaces=tuple(interfaces)
+    )
+    located = search.locate()
     if located is None:
         raise NoHostFound("stopped before a host was found")
     return located

@@ -22,6 +22,7 @@ _MISTYPED = [
     (("host", "cartpol"), ["cartpol", "cartpole"]),
     (("join", "127.0.0.1:99999"), ["99999"]),
     (("join", "--agent", "nowhere.py:Mine"), ["nowhere.py"]),
+    (("status", "--interface", "nosuch0"), ["no network interface 'nosuch0'", "lo"]),
 ]
 
 
