@@ -331,7 +331,8 @@ class PolicyLearner:
         self.trainable.load(state)
         if self._normaliser is not None:
             self._normaliser.load(state)
-        self.updates, self._seed = int(state["updates"]), int(state["seed"])
+        self.updates = int(state["updates"])
+        self._seed = int(state.get("seed", self._seed))  # vtrace's older checkpoints have none
 
 
 def surrogate(torch: Any, ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:

@@ -4,9 +4,9 @@ Source: IMPALA, Espeholt et al. 2018 (arXiv:1802.01561). Players draw from the p
 always some versions ahead, and weighs each tick by how likely its own policy would have done the same, clipped. With
 no lag this is advantage actor-critic (A2C; Mnih et al. 2016, arXiv:1602.01783): the preset `a2c`.
 
-Several `passes` over a batch, in minibatches, make more of it. What bounds how far they lead is then PPO's clip, held
-against the policy that the update began with, beside V-trace's weights for what players did: the two together are
-IMPACT (Luo et al. 2020, arXiv:1912.00167), without its target network.
+Several `passes` over a batch, in minibatches, make more of it. With `clip` V-trace brings each tick from the policy
+that played it to the one that the update began with, and from there PPO's clip bounds how far the passes lead. That is
+IMPACT (Luo et al. 2020, arXiv:1912.00167) with a target network that is renewed at each update.
 
 With `core` the policy has a memory. Sessions carry the state with which they began, as the player had it; it is worked
 out from there anew in each update, begins at zeros after each reset, and `burn_in` ticks may warm it up first
@@ -69,7 +69,7 @@ class VTraceSettings(NetworkSettings, frozen=True, forbid_unknown_fields=True):
     waiting: Positive = 1
     """Batches that may wait at the shards. Few: what waits grows old."""
     passes: Positive = 1
-    """Over each batch. Each weighs it anew: to V-trace a policy that has moved on is but more lag."""
+    """Over each batch. Without `clip` each weighs it anew: to V-trace a policy that has moved on is but more lag."""
     minibatch: NotNegative = 0
     """Ticks per gradient step, in whole sessions; 0 for the whole batch at once."""
     clip: Least0 = 0.0
@@ -140,11 +140,17 @@ class VTraceLearner(PolicyLearner):
     def _minibatch(
         self, sessions: Sessions, numbers: dict[str, Array], before: Tensor | None
     ) -> dict[str, float]:
-        """One gradient step: policy gradient, critic and entropy bonus."""
+        """One gradient step: policy gradient, critic and entropy bonus.
+
+        Args:
+            numbers: of the batch, `[N, T]` each, and which ticks count.
+            before: log-probabilities under the policy that the update began with, if it is to stay near that.
+        """
         s = self._settings
         outputs, values = self.outputs(sessions, s.burn_in)
         log_prob, entropy = self.judge(outputs[:, :-1], sessions)
-        critic, log_ratio = array(values), array(log_prob) - numbers["log_prob"]
+        weighed = array(log_prob if before is None else before)
+        critic, log_ratio = array(values), weighed - numbers["log_prob"]
         target, advantage = vtrace(
             log_ratio,
             numbers["reward"] * np.float32(s.reward_scale),

@@ -159,6 +159,29 @@ def test_vtrace_first_update_by_hand() -> None:
     assert metrics["entropy"] == pytest.approx(np.log(2), abs=1e-3)
 
 
+@pytest.mark.parametrize("reward", [1.0, -1.0])
+def test_a_clipped_second_pass_by_hand(reward: float) -> None:
+    """It weighs the tick as the first did, by the policy before both, and adds the ratio to that policy, clipped."""
+    settings = {"ticks": 1, "entropy": 0.0, "reward_scale": 1.0, "clip": 0.02, "learning_rate": 0.02}
+    settings["value_weight"] = 1e-9  # or the critic's step would turn the advantage over
+    chances, values, losses = [], [], []
+    for passes in (1, 2):
+        agent = make_agent(VTrace, SPEC, {**settings, "passes": passes})
+        learner = agent.learner("cpu", 1)
+        for step in (0, 1):
+            if passes == 1:
+                chances.append(chance_of_one(agent, learner))
+                values.append(float(learner.outputs(learner.sessions(one_tick(0)))[1][0, 0].detach()))
+            if step == 0:
+                losses.append(learner.update(one_tick(reward)).metrics["policy_loss"])
+    rho = min(1.0, chances[0] / 0.5)
+    ratio, advantage = chances[1] / chances[0], rho * (reward - values[1])
+    assert abs(ratio - 1) > 0.02  # so that the clip has something to bound
+    second = -(1.02 if reward > 0 else 0.98) * advantage
+    assert losses[0] == pytest.approx(-rho * (reward - values[0]), rel=1e-4)
+    assert losses[1] == pytest.approx((losses[0] + second) / 2, rel=1e-4)
+
+
 @pytest.mark.parametrize("core", CORES)
 def test_two_passes_are_two_updates_on_one_batch(core: str) -> None:
     ends = []
