@@ -390,6 +390,7 @@ class Broker:
 
     def _stop_ask(self, received: Received, ask: m.StopAsk) -> None:
         self.stopping = ask.reason
+        self._tell_trainer()  # its last checkpoint is to have the run's last figures
         message = frames.encode(m.Stopping(reason=ask.reason))
         routes = [peer.route for peer in self.members.live()]
         for route in [*routes, *self.desk.routes.values(), self.trainer_route]:
@@ -418,6 +419,7 @@ class Broker:
         if silent:
             self._announce_shards()
         self.evaluation.ticked()
+        self._tell_trainer()
 
     def _each_second(self) -> None:
         now = self.loop.now()
@@ -425,7 +427,6 @@ class Broker:
         rate = (self.desk.steps - steps) / max(1e-6, now - then)
         self.steps_per_s = rate if self.steps_per_s == 0.0 else 0.5 * self.steps_per_s + 0.5 * rate
         self._steps_at = (now, self.desk.steps)
-        self._tell_trainer()
         self.front.look()
         if not self.stopping:
             self.trainer_watch.look(self._view())

@@ -111,9 +111,11 @@ def _judge_checkpoints(result: Run, criterion: Criterion, folder: Path, began: f
         if not meta["updates"]:
             continue
         mean = _greedy_mean(done.parent, folder)
-        result.curve.append((meta["steps"], mean))
+        # What the broker said of steps is some time ago; what was inserted the trainer knows, RESET ticks among it.
+        steps = max(int(meta["steps"]), int(meta["inserted"]))
+        result.curve.append((steps, mean))
         if mean >= criterion.goal:
-            result.steps, result.seconds = int(meta["steps"]), done.stat().st_mtime - began
+            result.steps, result.seconds = steps, done.stat().st_mtime - began
             return
 
 
