@@ -35,7 +35,7 @@ class WentBack:
 
     Attributes:
         name: of the checkpoint.
-        steps: the run's steps there. A checkpoint knows them as of a quarter of a second before; what is kept counts at least.
+        steps: the run's steps there. A checkpoint knows them as of a moment before; what is kept counts at least.
         checkpoints: how many later ones were set aside.
         bundles: of sessions that newer weights had played, which are left out of the replay.
         folder: where it all is now.

@@ -13,7 +13,7 @@ from learn_matrix.child import Child
 from learn_matrix.kinds import Criterion, Host, Limits, Run, Unavailable
 
 #: Of a greedy criterion: how often the weights are kept, to be judged afterwards.
-_KEEP_EVERY_S = 1.0
+_KEEP_EVERY_S = 0.25
 _EPISODES, _EVAL_SEED = 100, 10_000
 #: Beyond a run's own time limit: to start, and to stop.
 _SPARE_S = 120.0

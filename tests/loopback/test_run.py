@@ -64,6 +64,15 @@ def test_resume_goes_on_where_it_was(tmp_path: Path) -> None:
         assert second.end() == 0
 
 
+def test_the_last_checkpoint_has_the_runs_last_figures(tmp_path: Path) -> None:
+    """Also where a second is tens of thousands of steps."""
+    with kit.host(tmp_path, "cartpole-cem", "--players", "1", "--stop-steps", "40000") as host:
+        results = Path(host.wait_for("started")["results"])
+        assert host.wait(60) == 0
+    kept = sorted(results.glob("checkpoints/0*/meta.json"), key=lambda path: path.parent.name)
+    assert json.loads(kept[-1].read_bytes())["steps"] >= 40_000
+
+
 def test_drop_oldest_keeps_playing_and_counts_what_it_drops(tmp_path: Path) -> None:
     """The gate is shut after the first ticks, because nothing is sampled; players drop instead of waiting."""
     settings = (
