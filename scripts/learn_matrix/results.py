@@ -21,10 +21,10 @@ How it was measured: ours as a user runs it, `p2prl host` with one player proces
 two shards and trainer beside it; the peer is one process. Both on the same machine, in turn, seed by seed, each process
 with one thread for its arithmetic. Seconds are from the start of the process, imports included, to the criterion. The
 criterion is a mean training return of the last 100 episodes (ours: of the least exploring slots), or, where it says
-*greedy*, the mean of 100 episodes without exploration, whose time is not counted: our weights are kept each quarter of a second and
-judged afterwards, the peer's each 2,048 steps. Figures are medians, with the range of the seeds; a seed that never came
-there counts as later than all that did, and shows as `-`; where most of a peer's seeds never came there, the fastest of
-them is what ours is held against. Peers are stable-baselines3 with rl-zoo's settings. *Lag* is
+*greedy*, the mean of 100 episodes without exploration, whose time is not counted: our weights are kept each quarter of
+a second and judged afterwards, the peer's each 2,048 steps. Figures are medians, with the range of the seeds; a seed
+that never came there counts as later than all that did, and shows as `-`; where most of a peer's seeds never came
+there, the fastest of them is what ours is held against. Peers are stable-baselines3 with rl-zoo's settings. *Lag* is
 how many weights versions old the sessions were that were learned from, on average.
 """
 _LAG_HEAD = """\
@@ -83,15 +83,28 @@ def page(rows: Sequence[Result]) -> str:
     crowds = [row for row in rows if row["name"].startswith("players-")]
     parts.append(_table([row for row in rows if row not in lag and row not in crowds]))
     if lag:
-        parts += [_LAG_HEAD, _picture("lag"), _table(lag, peers=False)]
+        parts += [_LAG_HEAD, _picture("lag"), _table(lag, peers=False), _outside(lag)]
     if crowds:
-        parts += [_PLAYERS_HEAD, _picture("players"), _table(crowds, peers=False)]
+        parts += [_PLAYERS_HEAD, _picture("players"), _table(crowds, peers=False), _outside(crowds)]
     shown = [row for row in rows if row.get("picture")]
     if shown:
         parts.append("## Curves\n")
         parts += [f"### {row['name']}\n\n![{row['name']}]({row['picture']})\n" for row in shown]
     parts.append(_circumstances(rows))
     return "\n".join(parts)
+
+
+def _outside(rows: Sequence[Result]) -> str:
+    """Which medians lie above the range of the row that theirs are held against: the bar is wider than chance."""
+    first = {row["agent"].partition(",")[0]: row for row in reversed(rows)}
+    above = [
+        row["name"]
+        for row in rows
+        if row["steps_median"] is not None
+        and None not in (most := first[row["agent"].partition(",")[0]]["steps_range"])
+        and row["steps_median"] > most[1]
+    ]
+    return f"Medians above the range of their agent's first row: {', '.join(above) or 'none'}.\n"
 
 
 def _picture(name: str) -> str:

@@ -286,3 +286,19 @@ def test_curves_keep_their_last_point() -> None:
     points = re.findall(r'points="([^"]*)"', picture)[0].split()
     assert len(points) < 200
     assert points[-1].startswith("624")
+
+
+def test_the_page_names_what_the_bar_forgives(tmp_path: Path) -> None:
+    """A median within 1.3 times another's may still lie outside of all its seeds."""
+
+    def one(name: str, *steps: int) -> dict[str, Any]:
+        return {**judge.result(row(name), runs(*steps), None, CRITERION, "", "", {}), "picture": ""}
+
+    page = results.page(
+        [
+            one("lag-ppo-0", 1000, 1100, 1200),
+            one("lag-ppo-1", 1100, 1200, 1300),
+            one("lag-ppo-2", 1100, 1201, 1300),
+        ]
+    )
+    assert "Medians above the range of their agent's first row: lag-ppo-2.\n" in page
