@@ -159,6 +159,82 @@ def test_vtrace_first_update_by_hand() -> None:
     assert metrics["entropy"] == pytest.approx(np.log(2), abs=1e-3)
 
 
+def two_ticks(log_prob: tuple[float, float]) -> dict[str, np.ndarray]:
+    """One episode of two ticks that ends, with the rewards 1 and 3, played with these log-probabilities."""
+    return {
+        "obs": np.array([[[1.0, 0.0], [2.0, 1.0], [3.0, 1.0]]], np.float32),
+        "action": np.ones((1, 2), np.uint8),
+        "reward": np.array([[1.0, 3.0]], np.float32),
+        "flags": np.array([[0, TERMINATED]], np.uint8),
+        "log_prob": np.array([log_prob], np.float32),
+        "version": np.zeros(1, np.int64),
+    }
+
+
+def seen_by(learner: PolicyLearner, batch: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Values `[3]` and log-probabilities `[2]` as the learner has them."""
+    sessions = learner.sessions(batch)
+    outputs, values = learner.outputs(sessions)
+    log_prob = learner.judge(outputs[:, :-1], sessions)[0]
+    return values[0].detach().numpy(), log_prob[0].detach().numpy()
+
+
+def test_vtrace_of_two_ticks_by_hand() -> None:
+    """Each of lambda, rho-bar, c-bar and the rewards' scale is where the paper has it; the ratios are about 2 and 4."""
+    settings = {"ticks": 2, "entropy": 0.5, "reward_scale": 0.5, "gamma": 0.9, "decay": 0.7, "clip_rho": 1.5}
+    agent = make_agent(VTrace, SPEC, {**settings, "clip_c": 0.8})
+    learner = agent.learner("cpu", 1)
+    batch = two_ticks((np.log(0.25), np.log(0.125)))
+    values, log_prob = seen_by(learner, batch)
+    metrics = learner.update(batch).metrics
+    second = 1.5 * (0.5 * 3 - values[1])  # terminated: nothing comes after
+    first = 1.5 * (0.5 * 1 + 0.9 * values[1] - values[0]) + 0.9 * 0.7 * 0.8 * second
+    ahead = 1.5 * (0.5 * 1 + 0.9 * (values[1] + second) - values[0])
+    assert metrics["value_loss"] == pytest.approx(0.5 * (first**2 + second**2) / 2, rel=1e-4)
+    assert metrics["policy_loss"] == pytest.approx(
+        -(log_prob[0] * ahead + log_prob[1] * second) / 2, rel=1e-4
+    )
+    assert metrics["ratio_clipped"] == 1.0
+
+
+@pytest.mark.parametrize("ahead", [0.0, 1.0])
+def test_ppo_of_two_ticks_by_hand(ahead: float) -> None:
+    """Advantages by GAE with gamma and lambda, critic fitted to the returns, ratios to what was played, clipped."""
+    settings = {"ticks": 2, "reward_scale": 0.5, "gamma": 0.9, "decay": 0.7 * ahead, "clip": 0.3, "epochs": 1}
+    agent = make_agent(PPO, SPEC, {**settings, "minibatch": 2, "learning_rate_end": 1.0})
+    learner = agent.learner("cpu", 1)
+    batch = two_ticks((np.log(0.25), np.log(0.48)))
+    values, log_prob = seen_by(learner, batch)
+    metrics = learner.update(batch).metrics
+    second = 0.5 * 3 - values[1]
+    first = 0.5 * 1 + 0.9 * values[1] - values[0] + 0.9 * 0.7 * ahead * second
+    assert metrics["value_loss"] == pytest.approx(0.5 * (first**2 + second**2) / 2, rel=1e-4)
+    scaled = np.array([1.0, -1.0]) * np.sign(
+        first - second
+    )  # two numbers have mean 0 and deviation 1 like this
+    ratio = np.exp(log_prob) / np.array([0.25, 0.48])  # about 2, clipped at 1.3, and within
+    assert ratio[0] > 1.3 > ratio[1]
+    gain = np.minimum(ratio * scaled, np.clip(ratio, 0.7, 1.3) * scaled)
+    assert metrics["policy_loss"] == pytest.approx(-gain.mean(), rel=1e-3)
+    assert metrics["clipped"] == 0.5
+
+
+@pytest.mark.parametrize("kind", [VTrace, PPO])
+def test_the_bonus_makes_policies_undecided(kind: Any) -> None:
+    """Nothing else to learn: no reward, and a critic that says nothing matters little beside it."""
+    entropies = []
+    for bonus in (0.0, 10.0):
+        settings = {"ticks": 2, "entropy": bonus, "learning_rate": 0.003, "learning_rate_end": 1.0}
+        agent = make_agent(kind, SPEC, settings)
+        learner = agent.learner("cpu", 1)
+        learner.trainable.tensors["policy/logits/bias"].data[0] = 2.0  # decided for one
+        batch = two_ticks((np.log(0.5), np.log(0.5)))
+        metrics = [learner.update(batch).metrics["entropy"] for _ in range(10)]
+        entropies.append(metrics[-1] - metrics[0])
+    assert entropies[1] > 0.01
+    assert entropies[1] > entropies[0]
+
+
 @pytest.mark.parametrize("reward", [1.0, -1.0])
 def test_a_clipped_second_pass_by_hand(reward: float) -> None:
     """It weighs the tick as the first did, by the policy before both, and adds the ratio to that policy, clipped."""

@@ -123,13 +123,17 @@ def vtrace_of_the_paper(
     values: list[float],
     gamma: float,
     bars: tuple[float, float],
+    decay: float,
 ) -> list[float]:
-    """Remark 1 of the paper, from the end: v_s = V(x_s) + delta_s + gamma c_s (v_(s+1) - V(x_(s+1)))."""
+    """Remark 1 of the paper, from the end: v_s = V(x_s) + delta_s + gamma c_s (v_(s+1) - V(x_(s+1))).
+
+    By remark 2 lambda goes with c.
+    """
     rho_bar, c_bar = bars
     vs = values[len(reward)]
     result = []
     for tick in range(len(reward) - 1, -1, -1):
-        rho, c = min(rho_bar, ratio[tick]), min(c_bar, ratio[tick])
+        rho, c = min(rho_bar, ratio[tick]), decay * min(c_bar, ratio[tick])
         delta = rho * (reward[tick] + gamma * alive[tick] * values[tick + 1] - values[tick])
         vs = values[tick] + delta + gamma * alive[tick] * c * (vs - values[tick + 1])
         result.append(vs)
@@ -155,10 +159,14 @@ def episodes_of(flags: np.ndarray) -> list[tuple[int, int]]:
 
 
 @settings(max_examples=200, deadline=None)
-@given(sessions(), st.floats(0, 1), st.floats(0.1, 3), st.floats(0.1, 3))
-def test_vtrace_is_the_papers_recursion(data: tuple, gamma: float, rho_bar: float, c_bar: float) -> None:
+@given(sessions(), st.floats(0, 1), st.floats(0.1, 3), st.floats(0.1, 3), st.floats(0, 1))
+def test_vtrace_is_the_papers_recursion(
+    data: tuple, gamma: float, rho_bar: float, c_bar: float, decay: float
+) -> None:
     reward, flags, values, log_ratio = data
-    target, advantage = vtrace(log_ratio, reward, flags, values, gamma, clip_rho=rho_bar, clip_c=c_bar)
+    target, advantage = vtrace(
+        log_ratio, reward, flags, values, gamma, decay=decay, clip_rho=rho_bar, clip_c=c_bar
+    )
     for row in range(len(flags)):
         assert (advantage[row][flags[row] & RESET != 0] == 0).all()
         for begin, end in episodes_of(flags[row]):
@@ -171,6 +179,7 @@ def test_vtrace_is_the_papers_recursion(data: tuple, gamma: float, rho_bar: floa
                 values[row, begin : end + 1].tolist(),
                 gamma,
                 (rho_bar, c_bar),
+                decay,
             )
             np.testing.assert_allclose(target[row, begin:end], vs, atol=2e-4, rtol=1e-4)
             after = [*vs[1:], float(values[row, end])]
