@@ -197,11 +197,19 @@ def test_vtrace_of_two_ticks_by_hand() -> None:
     assert metrics["ratio_clipped"] == 1.0
 
 
-@pytest.mark.parametrize("ahead", [0.0, 1.0])
-def test_ppo_of_two_ticks_by_hand(ahead: float) -> None:
+@pytest.mark.parametrize(("ahead", "fallen"), [(0.0, 1.0), (1.0, 1.0), (1.0, 0.5)])
+def test_ppo_of_two_ticks_by_hand(ahead: float, fallen: float) -> None:
     """Advantages by GAE with gamma and lambda, critic fitted to the returns, ratios to what was played, clipped."""
-    settings = {"ticks": 2, "reward_scale": 0.5, "gamma": 0.9, "decay": 0.7 * ahead, "clip": 0.3, "epochs": 1}
-    agent = make_agent(PPO, SPEC, {**settings, "minibatch": 2, "learning_rate_end": 1.0})
+    settings = {
+        "ticks": 2,
+        "reward_scale": 0.5,
+        "gamma": 0.9,
+        "decay": 0.7 * ahead,
+        "epochs": 1,
+        "minibatch": 2,
+    }
+    falling = {"clip": 0.3 / fallen, "learning_rate_end": fallen, "learning_rate_updates": 1}  # 0.3 by now
+    agent = make_agent(PPO, SPEC, {**settings, **falling})
     learner = agent.learner("cpu", 1)
     batch = two_ticks((np.log(0.25), np.log(0.48)))
     values, log_prob = seen_by(learner, batch)

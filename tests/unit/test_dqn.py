@@ -259,6 +259,79 @@ def test_tightening_brings_values_inside_their_bounds(reward: float, bound: str)
     assert np.abs(moved["plain"][looked_at]).max() < 1e-5
 
 
+def told_apart(agent: DQN) -> DQNLearner:
+    """A learner whose own network and target network would choose different actions."""
+    learner = trained(agent)
+    learner._trainable.flat.data.mul_(-1.0)
+    return learner
+
+
+def values_of(learner: DQNLearner, weights: Any, obs: Array, state: dict[str, Array] | None = None) -> Array:
+    """`[N, L, actions]` of observations `[N, L, 4]`, in numpy, tick by tick, as a player would have them."""
+    agent = learner._agent
+    actor = agent.actor()
+    named = {name: values.detach().numpy() for name, values in agent.folded(weights).items()}
+    actor.load({**learner.weights(), **named})
+    state = dict(state or {})
+    columns = []
+    for tick in range(obs.shape[1]):
+        values, state = actor.values(obs[:, tick], state)
+        columns.append(values)
+    return np.stack(columns, axis=1)
+
+
+@pytest.mark.parametrize("double", [True, False])
+@pytest.mark.parametrize("part", ["plain", "gru"])
+def test_one_network_chooses_and_the_other_values(part: str, double: bool) -> None:
+    """Double DQN (van Hasselt et al. 2016, arXiv:1509.06461, equation 4), from the state that sessions began with."""
+    agent = dqn(part, n_step=1, double=double)
+    learner = told_apart(agent)
+    batch = batch_of(agent, 5)
+    state = {name: batch[name][:, 0] for name in agent.fields()}
+    own = values_of(learner, learner._trainable.tensors, batch["obs"], state)
+    target = values_of(learner, learner._target, batch["obs"], state)
+    ticks = (learner._of_sessions if state else learner._of_windows)(batch, batch["reward"])
+    choosing = own if double else target
+    best = choosing.argmax(axis=2)
+    assert (own.argmax(axis=2) != target.argmax(axis=2)).any()
+    wanted = np.take_along_axis(target, best[..., None], axis=2)[:, 1:, 0]
+    np.testing.assert_allclose(ticks.following.detach().numpy().ravel(), wanted.ravel(), rtol=1e-4, atol=1e-5)
+
+
+def test_whole_sessions_weigh_as_they_were_sampled() -> None:
+    """Each tick that counts by its session's importance weight, over all ticks that count."""
+    agent = dqn("r2d2", n_step=1, burn_in=2, priority_correction=1.0)
+    learner = agent.learner("cpu", 1)
+    batch = batch_of(agent, 1)
+    batch["probability"][:] = 1.0
+    batch["probability"][0] = 4.0
+    batch["flags"][1, 3] = RESET
+    weights = learner._of_sessions(batch, batch["reward"]).weights.numpy().reshape(batch["flags"].shape)
+    counted = batch["flags"].size - 2 * len(weights) - 1
+    assert (weights[:, :2] == 0).all()
+    assert weights[1, 3] == 0
+    np.testing.assert_allclose(weights[0, 2:], 0.25 / counted, rtol=1e-5)
+    np.testing.assert_allclose(weights[2:, 2:], 1.0 / counted, rtol=1e-5)
+
+
+def test_bounds_come_from_the_best_value_and_the_value_of_what_was_done() -> None:
+    """One session of three ticks, worked out by hand from the target network's own values."""
+    agent = dqn("tightening", sessions=1, ticks=3, n_step=1, gamma=0.5)
+    learner = told_apart(agent)
+    batch = batch_of(agent, 3)
+    batch["reward"][:] = [[1.0, 2.0, 4.0]]
+    target = values_of(learner, learner._target, batch["obs"])[0]
+    ticks = learner._of_sessions(batch, batch["reward"])
+    lower, upper = (bound.numpy().ravel() for bound in ticks.bounds)
+    done = target[np.arange(3), batch["action"][0]]
+    last = 0.125 * target[3].max()
+    assert lower[0] == pytest.approx(max(1 + 1 + 0.25 * target[2].max(), 1 + 1 + 1 + last), rel=1e-4)
+    assert lower[1] == pytest.approx(2 + 2 + 2 * last, rel=1e-4)
+    assert upper[2] == pytest.approx((done[0] - 1 - 1) / 0.25, rel=1e-4)
+    assert lower[2] == -np.inf
+    assert upper[0] == upper[1] == np.inf
+
+
 def test_burn_in_ticks_and_resets_are_not_learned_from() -> None:
     agent = dqn("lstm", n_step=1)
     one, other = (agent.learner("cpu", 1) for _ in range(2))
