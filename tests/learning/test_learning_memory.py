@@ -8,6 +8,7 @@ import pytest
 
 from p2prl.learn.spaces import env_spec
 from p2prl.registry import make_agent, resolve_agent
+from p2prl.settings import find_experiment
 from tests.learning.bare import Bare
 from tests.learning.worlds import Junction
 
@@ -55,6 +56,20 @@ QUICK = (("gru", 2), ("lstm", 3))
 )
 def test_vtrace_remembers(core: str, seed: int) -> None:
     assert learn("vtrace", seed, 250_000, core=core, **VTRACE) >= 0.95
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
+def test_vtrace_remembers_soon_with_several_passes(seed: int) -> None:
+    """As the preset `minigrid-memory` has it: eight clipped passes in minibatches, advantages of one scale."""
+    settings = {
+        **find_experiment("minigrid-memory").agent.settings,
+        "ticks": 16,
+        "batch": 16,
+        "minibatch": 64,
+    }
+    assert settings["passes"] > 1
+    assert settings["clip"] > 0
+    assert learn("vtrace", seed, 40_000, **{**settings, "hidden": [16], "core_units": 16}) >= 0.95
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
