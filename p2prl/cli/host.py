@@ -135,7 +135,9 @@ def host(
     ] = False,
     stop_steps: Annotated[
         int | None,
-        typer.Option("--stop-steps", metavar="N", min=1, help="Stop after so many environment steps."),
+        typer.Option(
+            "--stop-steps", metavar="N", min=1, help="Stop after so many environment steps, or a little more."
+        ),
     ] = None,
     stop_return: Annotated[
         float | None,
