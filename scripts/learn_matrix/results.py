@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -104,7 +105,8 @@ def _outside(rows: Sequence[Result]) -> str:
         and None not in (most := first[row["agent"].partition(",")[0]]["steps_range"])
         and row["steps_median"] > most[1]
     ]
-    return f"Medians above the range of their agent's first row: {', '.join(above) or 'none'}.\n"
+    text = f"Medians above the range of their agent's first row: {', '.join(above) or 'none'}."
+    return textwrap.fill(text, 120, break_on_hyphens=False) + "\n"
 
 
 def _picture(name: str) -> str:
