@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import shutil
 import tempfile
 import threading
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 # Before numpy and torch are imported: on few cores that others use too, their threads only wait for each other.
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
+
+# A shell without job control starts what is in the background with SIGINT ignored, and all their children inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _ROOT = Path(__file__).resolve().parent.parent
 _TICK_S = 0.02
