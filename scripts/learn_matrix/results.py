@@ -97,13 +97,11 @@ def page(rows: Sequence[Result]) -> str:
 
 def _outside(rows: Sequence[Result]) -> str:
     """Which medians lie above the range of the row that theirs are held against: the bar is wider than chance."""
-    first = {row["agent"].partition(",")[0]: row for row in reversed(rows)}
+    highest = {row["agent"]: (row["steps_range"] or [None])[-1] for row in reversed(rows)}
     above = [
         row["name"]
         for row in rows
-        if row["steps_median"] is not None
-        and None not in (most := first[row["agent"].partition(",")[0]]["steps_range"])
-        and row["steps_median"] > most[1]
+        if None not in (row["steps_median"], most := highest[row["agent"]]) and row["steps_median"] > most
     ]
     text = f"Medians above the range of their agent's first row: {', '.join(above) or 'none'}."
     return textwrap.fill(text, 120, break_on_hyphens=False) + "\n"

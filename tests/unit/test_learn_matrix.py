@@ -302,3 +302,5 @@ def test_the_page_names_what_the_bar_forgives(tmp_path: Path) -> None:
         ]
     )
     assert "Medians above the range of their agent's first row: lag-ppo-2.\n" in page
+    missing = {**judge.unavailable(row("lag-ppo-0"), "no such package"), "picture": ""}
+    assert "first row: none.\n" in results.page([missing, one("lag-ppo-1", 1100, 1200, 1300)])
