@@ -232,6 +232,8 @@ _MOBILE = (
 
 #: Weights versions.
 LAGS = (0, 1, 2, 5, 8, 10, 20, 40, 100, 300)
+#: One player's slots: with them a version is what was learned from 256 ticks, whoever the agent is.
+SLOTS = {"vtrace": 16, "dqn": 8, "ppo": 16}
 #: Up to which lag an agent is claimed to hold; ppo's is its own max_lag, which a real run enforces.
 HOLDS_TO = {"vtrace": 20, "dqn": 20, "ppo": 8}
 PRESETS = {"vtrace": "cartpole-vtrace", "dqn": "cartpole", "ppo": "cartpole-ppo"}
@@ -248,7 +250,7 @@ def _forced(agent: str, lag: int) -> Row:
         f"lag-{agent}-{lag}",
         agent,
         _CARTPOLE,
-        Forced(PRESETS[agent], lag, settings),
+        Forced(PRESETS[agent], lag, settings, SLOTS[agent]),
         _SOLVED,
         Limits(1_500_000 if agent == "dqn" else 600_000, 600),
         bar=held if lag <= HOLDS_TO[agent] else Bar(none=True),
