@@ -117,7 +117,8 @@ def make_env_factory(env_id: str, args: Mapping[str, Any], provided_by: str = ""
             if asked := pattern.fullmatch(env_id):
                 raise UsageError(f"{env_id} is to be had as {flags.format(asked[1])}") from error
         raise _unknown_env(env_id, error, provided_by) from error
-    return EnvFactory(env_id, source, lambda **kwargs: gym.make(env_id, **kwargs), args)
+    # What players and evaluations check themselves, and say once for all slots, Gymnasium need not say beside them.
+    return EnvFactory(env_id, source, lambda **made: gym.make(env_id, disable_env_checker=True, **made), args)
 
 
 def is_accelerated(cls: type[Agent]) -> bool:

@@ -92,7 +92,9 @@ def run_line(status: StatusReply) -> str:
         *([f"greedy {decimal(greedy.return_mean)} (v{greedy.version})"] if greedy is not None else []),
         f"steps {count(status.steps)} ({count(status.steps_per_s)}/s)",
         f"updates {_updates(status).plain}",
-        f"weights v{status.weights_version}, samples {decimal(status.lag_mean)} versions old",
+        f"weights v{status.weights_version}, samples {decimal(status.lag_mean)} versions old"
+        if status.weights_version >= 0
+        else "no weights yet",
         f"bundles {books_line(status.bundles).plain}",
         f"nodes {_node_count(status.nodes)}",
         f"trainer {safe(status.trainer_state)}"

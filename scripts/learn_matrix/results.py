@@ -34,8 +34,8 @@ _LAG_HEAD = """\
 One process, no network: players are exactly so many weights versions behind. `ppo` refuses in a run what is older than
 its `max_lag` (8); here that is switched off, to see where it gives way. What is claimed: `vtrace` and `dqn` hold to 20
 versions, `ppo` to its `max_lag`: at the median they need no more than 1.3 times the steps that they need without lag. A
-version of `vtrace` and `ppo` is an update on 256 ticks, one of `dqn` all updates on a bundle of 512, so that what dqn's
-players do arrives 10,000 steps later at 20 versions, whatever is learned from it.
+version is what was learned from 256 ticks, of every agent: at 20 versions what players do arrives 5,000 steps later,
+whatever is learned from it.
 """
 _PLAYERS_HEAD = """\
 ## More players

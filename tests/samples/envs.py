@@ -152,13 +152,22 @@ class Odd(gym.Env[Any, Any]):
         obs: in each observation; 1 is the most that its space says.
         reward: of each step; 1 is the most that it declares.
         limit: after so many steps it hangs for ever; 0 for never.
+        warns: of its age, in Gymnasium's way.
     """
 
     reward_range = (0.0, 1.0)
 
     def __init__(
-        self, nan: float = 0.0, nan_obs: float = 0.0, obs: float = 1.0, reward: float = 1.0, limit: int = 0
+        self,
+        nan: float = 0.0,
+        nan_obs: float = 0.0,
+        obs: float = 1.0,
+        reward: float = 1.0,
+        limit: int = 0,
+        warns: bool = False,
     ) -> None:
+        if warns:
+            gym.logger.warn("this world is out of date")
         self.observation_space = spaces.Dict(place=spaces.Box(0.0, 1.0, (2,)), lamp=spaces.Discrete(2))
         self.action_space = spaces.Discrete(2)
         self._nan, self._nan_obs, self._obs, self._reward, self._limit = nan, nan_obs, obs, reward, limit
