@@ -6,8 +6,13 @@ operation waits for a thread that waits for a core. Large ones want all there ar
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from statistics import median
+
+from p2prl.words import many
+
+log = logging.getLogger("p2prl")
 
 #: Updates that are not counted, because a first one does what later ones need not; and that each number gets in a turn.
 _WARM, _TURN, _TURNS = 5, 5, 4
@@ -43,6 +48,7 @@ class Threads:
         if len(counted) == _TURN * _TURNS:
             self.settled = True
             self._set(self._faster(counted))
+            log.info("updates are computed with %s, tried 1 and %d", many(self.count, "thread"), self._most)
         else:
             self._set(self._most if len(counted) // _TURN % 2 else 1)
 

@@ -38,7 +38,9 @@ def test_what_lies_outside_is_said_once_by_name_and_the_run_goes_on(tmp_path: Pa
         assert row["player_reports"][0]["failures"] == row["player_reports"][0]["restarts"] == 0
         assert run.host.end(END_S) == 0
         log = (run.results / "host.log").read_text()
-        assert "is not within the observation space" not in log, "Gymnasium's checker says the same, less clearly"
+        assert "is not within the observation space" not in log, (
+            "Gymnasium's checker says the same, less clearly"
+        )
         # Once by the player to its member, once by the member to its host.
         assert log.count("obs.place[1] was 1.5") == log.count("a reward of 3,") == 2
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from tests import kit
@@ -71,6 +72,19 @@ def test_the_last_checkpoint_has_the_runs_last_figures(tmp_path: Path) -> None:
         assert host.wait(60) == 0
     kept = sorted(results.glob("checkpoints/0*/meta.json"), key=lambda path: path.parent.name)
     assert json.loads(kept[-1].read_bytes())["steps"] >= 40_000
+
+
+def test_a_trainer_tries_how_many_threads_its_updates_are_faster_with(tmp_path: Path) -> None:
+    with kit.host(
+        tmp_path, "chain", "--players", "1", env={"OMP_NUM_THREADS": "3", "MKL_NUM_THREADS": "3"}
+    ) as host:
+        results = Path(host.wait_for("started")["results"])
+        host.wait_for("progress", lambda e: e["updates"] > 30)
+        said = re.compile(
+            r"trainer: updates are computed with (1 thread|[23] threads), tried 1 and [23]$", re.MULTILINE
+        )
+        wait_until(lambda: said.search((results / "host.log").read_text()), 20)
+        assert host.end() == 0
 
 
 def test_drop_oldest_keeps_playing_and_counts_what_it_drops(tmp_path: Path) -> None:
