@@ -1,13 +1,22 @@
-"""What is to be beaten in `mobile`: connecting at random, and each user to the station that it hears best."""
+"""What is to be beaten in `mobile`: connecting at random, and each user to the station that it hears best.
+
+`python -m p2prl_envs.mobile_baselines CSV` plays both in the episodes of a `p2prl eval --csv CSV`, and says how much
+more was earned there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import argparse
+import csv
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from p2prl.learn.statistics import bootstrap_interval
 from p2prl_envs.mobile import make_mobile
 
 #: From an observation, the number of users and of stations, and a generator, to an action int64 `[users]`.
@@ -41,15 +50,15 @@ def closest_cell(
 POLICIES: dict[str, Policy] = {"random": random_cells, "closest": closest_cell}
 
 
-def returns_of(policy: Policy, size: str, episodes: int = 20, seed: int = 0) -> list[float]:
-    """The returns of whole episodes, with the seeds `seed`, `seed + 1` and so on."""
+def returns_of(policy: Policy, size: str, seeds: Iterable[int]) -> list[float]:
+    """The return of a whole episode with each of these seeds."""
     env = make_mobile(size)
     space: Any = env.action_space
     users, stations = len(space.nvec), int(space.nvec[0]) - 1
     returns = []
-    for episode in range(episodes):
-        rng = np.random.default_rng(seed + episode)
-        observation, _ = env.reset(seed=seed + episode)
+    for seed in seeds:
+        rng = np.random.default_rng(seed)
+        observation, _ = env.reset(seed=seed)
         total, over = 0.0, False
         while not over:
             observation, reward, terminated, truncated, _ = env.step(
@@ -60,3 +69,44 @@ def returns_of(policy: Policy, size: str, episodes: int = 20, seed: int = 0) -> 
         returns.append(total)
     env.close()
     return returns
+
+
+def compared(seeds: list[int], returns: list[float], size: str) -> list[str]:
+    """A line for a policy's returns, and one for each baseline in the same episodes: means and 95 % intervals.
+
+    The interval of what the policy earns more is of the differences episode by episode, so that how hard each one is
+    does not count.
+    """
+    lines = [f"{'policy':<8} {_interval(returns)}"]
+    for name, policy in POLICIES.items():
+        theirs = returns_of(policy, size, seeds)
+        more = [ours - other for ours, other in zip(returns, theirs, strict=True)]
+        lines.append(f"{name:<8} {_interval(theirs)}   the policy earns {_interval(more)} more")
+    return lines
+
+
+def _interval(values: list[float]) -> str:
+    low, high = bootstrap_interval(values, seed=0)
+    return f"{np.mean(values):.1f} ({low:.1f} to {high:.1f})"
+
+
+def main() -> int:
+    """Compare an evaluation with the baselines."""
+    parser = argparse.ArgumentParser(prog="python -m p2prl_envs.mobile_baselines", description=main.__doc__)
+    parser.add_argument("csv", type=Path, help="what `p2prl eval --csv` wrote")
+    parser.add_argument("--size", choices=("small", "medium", "large"), default="medium")
+    options = parser.parse_args()
+    try:
+        with options.csv.open(newline="", encoding="utf-8") as file:
+            rows = [(int(row["seed"]), float(row["return"])) for row in csv.DictReader(file)]
+    except (OSError, KeyError, ValueError) as error:
+        parser.error(f"{options.csv} is not what p2prl eval --csv writes: {error}")
+    if not rows:
+        parser.error(f"{options.csv} has no episodes")
+    seeds, returns = (list(column) for column in zip(*rows, strict=True))
+    sys.stdout.write("".join(f"{line}\n" for line in compared(seeds, returns, options.size)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -56,6 +56,8 @@ def means(policies: Policies) -> dict[str, float]:
     except ImportError as error:
         raise Unavailable(f"its baselines cannot be imported: {error}") from error
     return {
-        name: statistics.fmean(module.returns_of(module.POLICIES[name], policies.size, policies.episodes))
+        name: statistics.fmean(
+            module.returns_of(module.POLICIES[name], policies.size, range(policies.episodes))
+        )
         for name in policies.names
     }

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -332,6 +336,27 @@ def test_the_closest_cell_is_joined_and_the_others_are_left() -> None:
 
 
 def test_the_baselines_play_and_repeat_themselves() -> None:
-    returns = {name: returns_of(policy, "small", episodes=5, seed=1) for name, policy in POLICIES.items()}
+    returns = {name: returns_of(policy, "small", range(1, 6)) for name, policy in POLICIES.items()}
     assert np.mean(returns["closest"]) > np.mean(returns["random"]) + 15
-    assert returns_of(POLICIES["random"], "small", episodes=2, seed=1) == returns["random"][:2]
+    assert returns_of(POLICIES["random"], "small", [2, 1]) == returns["random"][1::-1]
+
+
+def test_an_evaluation_is_compared_episode_by_episode(tmp_path: Path) -> None:
+    """A policy that earns 3 more in each episode earns 3 more for sure, however hard each one is."""
+    closest = returns_of(closest_cell, "small", [7, 8, 9])
+    rows = [f"{episode},{seed},{closest[episode] + 3},100" for episode, seed in enumerate([7, 8, 9])]
+    found = tmp_path / "eval.csv"
+    found.write_text("episode,seed,return,length\n" + "\n".join(rows) + "\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "p2prl_envs.mobile_baselines", str(found), "--size", "small"]
+    told = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60, check=True
+    ).stdout
+    first, random, second = told.splitlines()
+    assert first.split()[:2] == ["policy", f"{np.mean(closest) + 3:.1f}"]
+    assert random.startswith("random ")
+    assert second.endswith("the policy earns 3.0 (3.0 to 3.0) more")
+    found.write_text("nothing\n1\n")
+    wrong = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert wrong.returncode == 2
+    assert "is not what p2prl eval --csv writes" in wrong.stderr
