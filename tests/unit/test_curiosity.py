@@ -47,14 +47,21 @@ def test_what_was_seen_often_is_worth_less_and_what_is_far_from_it_more() -> Non
     assert np.isfinite(norm)
 
 
-def test_rewards_are_in_units_of_their_own_deviation() -> None:
-    """The second batch, the same again: what its errors are is divided by the deviation of all errors so far."""
-    same = known(np.random.default_rng(1))
-    subject = curiosity()
-    subject.rewards(same)
-    rewards, _ = subject.rewards(same)
-    spread = rewards.std()
-    assert 0.3 < spread < 3
+def test_rewards_are_in_units_of_the_deviation_of_all_errors_so_far() -> None:
+    """A predictor that hardly learns errs alike each time: then the deviation of all errors is that of one batch."""
+    subject = Curiosity(Observations(VECTOR), "cpu", 1e-12, 1)
+
+    def errors(data: dict[str, Array]) -> Array:
+        rewards, _ = subject.rewards(data)
+        kept = subject.save()
+        return rewards * np.sqrt(kept["curiosity/error_norm_m2"] / kept["curiosity/error_norm_count"])
+
+    first = known(np.random.default_rng(1))
+    once = errors(first)
+    assert subject.rewards(first)[0].std() == pytest.approx(1, rel=1e-5)
+    other = errors(known(np.random.default_rng(2)))
+    spread = subject.save()["curiosity/error_norm_m2"] / 96
+    assert spread == pytest.approx(np.concatenate([once, once, other]).var(), rel=1e-4)
 
 
 def test_the_observation_after_a_tick_is_what_counts_and_a_reset_is_worth_nothing() -> None:
