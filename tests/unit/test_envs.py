@@ -205,6 +205,52 @@ def test_chain_refuses_what_it_cannot_be() -> None:
         make_chain(observation="smell")
 
 
+def small_motions() -> tuple[np.ndarray, np.ndarray, float]:
+    """CartPole upright: accelerations of (x, angle) by positions [2, 2] and by force [2]; seconds a step."""
+    pole: Any = gym.make("CartPole-v1").unwrapped
+    lever = pole.length * (4 / 3 - pole.masspole / pole.total_mass)
+    coupled = pole.polemass_length / pole.total_mass
+    falls, pushed = pole.gravity / lever, -1 / (pole.total_mass * lever)
+    by_position = np.array([[0, -coupled * falls], [0, falls]])
+    return by_position, np.array([1 / pole.total_mass - coupled * pushed, pushed]), pole.tau
+
+
+def test_the_pole_steps_as_its_small_motions_say() -> None:
+    by_position, by_force, tau = small_motions()
+    env: Any = gym.make("CartPole-v1")
+    env.reset(seed=1)
+    start = np.array([0.02, 0.01, 0.005, -0.01])  # x, its speed, angle, its speed
+    for action, force in ((0, -10.0), (1, 10.0)):
+        env.unwrapped.state = start.copy()
+        after = env.step(action)[0]
+        at, speed = start[::2], start[1::2]
+        wanted = np.stack([at + tau * speed, speed + tau * (by_position @ at + by_force * force)], axis=1)
+        np.testing.assert_allclose(after, wanted.ravel(), atol=1e-5)
+
+
+def test_no_force_by_positions_alone_calms_the_pole_and_one_by_speeds_too_does() -> None:
+    """Why the masked pole takes memory, for motions that are small and forces that may be of any strength.
+
+    Positions q go to q + tau v and speeds v to v + tau K q, if the force follows q. With each eigenvalue k of K the step
+    then has the eigenvalues 1 + z and 1 - z, where z = tau sqrt(k). |1 + z|^2 + |1 - z|^2 = 2 + 2 |z|^2, so one of them
+    is larger than 1 whatever the force, and what moves at all moves ever further.
+    """
+    by_position, by_force, tau = small_motions()
+
+    def growth(of_position: np.ndarray, of_speed: np.ndarray) -> float:
+        near = by_position + np.outer(by_force, of_position)
+        step = np.block(
+            [[np.eye(2), tau * np.eye(2)], [tau * near, np.eye(2) + tau * np.outer(by_force, of_speed)]]
+        )
+        return float(np.abs(np.linalg.eigvals(step)).max())
+
+    rng = np.random.default_rng(1)
+    tried = rng.normal(size=(5000, 4)) * np.array([10, 100, 10, 30])
+    without = [growth(force[:2], np.zeros(2)) for force in tried]
+    assert min(without) > 1
+    assert min(growth(force[:2], force[2:]) for force in tried) < 0.99
+
+
 def test_the_masked_pole_is_cartpole_without_velocities() -> None:
     masked, full = make_cartpole_masked(), gym.make("CartPole-v1")
     seen, whole = masked.reset(seed=3)[0], full.reset(seed=3)[0]
