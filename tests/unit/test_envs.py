@@ -231,7 +231,7 @@ def test_the_pole_steps_as_its_small_motions_say() -> None:
 def test_no_force_by_positions_alone_calms_the_pole_and_one_by_speeds_too_does() -> None:
     """Why the masked pole takes memory, for motions that are small and forces that may be of any strength.
 
-    Positions q go to q + tau v and speeds v to v + tau K q, if the force follows q. With each eigenvalue k of K the step
+    Positions q go to q + tau v and speeds v to v + tau K q, if the force follows q. By each eigenvalue k of K the step
     then has the eigenvalues 1 + z and 1 - z, where z = tau sqrt(k). |1 + z|^2 + |1 - z|^2 = 2 + 2 |z|^2, so one of them
     is larger than 1 whatever the force, and what moves at all moves ever further.
     """
