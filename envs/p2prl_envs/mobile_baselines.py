@@ -1,7 +1,7 @@
 """What is to be beaten in `mobile`: connecting at random, and each user to the station that it hears best.
 
-`python -m p2prl_envs.mobile_baselines CSV` plays both in the episodes of a `p2prl eval --csv CSV`, and says how much
-more was earned there.
+`python -m p2prl_envs.mobile_baselines CSV medium` plays both in the episodes of a `p2prl eval --csv CSV`, and says how
+much more was earned there.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def main() -> int:
     """Compare an evaluation with the baselines."""
     parser = argparse.ArgumentParser(prog="python -m p2prl_envs.mobile_baselines", description=main.__doc__)
     parser.add_argument("csv", type=Path, help="what `p2prl eval --csv` wrote")
-    parser.add_argument("--size", choices=("small", "medium", "large"), default="medium")
+    parser.add_argument("size", choices=("small", "medium", "large"), help="that it was played in")
     options = parser.parse_args()
     try:
         with options.csv.open(newline="", encoding="utf-8") as file:

@@ -394,7 +394,7 @@ def test_an_evaluation_is_compared_episode_by_episode(tmp_path: Path) -> None:
     found = tmp_path / "eval.csv"
     found.write_text("episode,seed,return,length\n" + "\n".join(rows) + "\n")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-m", "p2prl_envs.mobile_baselines", str(found), "--size", "small"]
+    command = [sys.executable, "-m", "p2prl_envs.mobile_baselines", str(found), "small"]
     told = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=60, check=True
     ).stdout
