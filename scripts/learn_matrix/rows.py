@@ -252,7 +252,7 @@ def _forced(agent: str, lag: int) -> Row:
         _CARTPOLE,
         Forced(PRESETS[agent], lag, settings, SLOTS[agent]),
         _SOLVED,
-        Limits(1_500_000 if agent == "dqn" else 600_000, 600),
+        Limits(600_000, 600),
         bar=held if lag <= HOLDS_TO[agent] else Bar(none=True),
         seeds=_FIVE,
     )
