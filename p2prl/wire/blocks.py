@@ -83,6 +83,11 @@ def _plain(codec: str, block: Buffer, size: int) -> Buffer:
         return block
     if codec != LZ4:
         raise RemoteProtocolError("bad_codec", f"unknown codec {codec[:40]!r}")
+    return decompressed(block, size)
+
+
+def decompressed(block: Buffer, size: int) -> bytes:
+    """The `size` bytes that one lz4 block holds; RemoteProtocolError `bad_codec` if it does not."""
     if not 0 < size <= min(MAX_LZ4_BYTES, len(block) * MAX_LZ4_RATIO):
         raise RemoteProtocolError("bad_codec", f"{len(block)} bytes of lz4 cannot hold {size}")
     try:

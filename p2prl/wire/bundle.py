@@ -1,4 +1,4 @@
-"""Bundles <-> bytes: a player's sessions, one lz4 block a column, sized by the run's schema alone."""
+"""Bundles <-> bytes: a player's sessions, one block a column, sized by the run's schema alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from p2prl.core.messages import BundleHeader
 from p2prl.core.schema import Column, SessionSchema
 from p2prl.errors import LocalProtocolError, RemoteProtocolError
-from p2prl.wire.blocks import Array, Buffer, pack, unpack
+from p2prl.wire.blocks import Array, Buffer
+from p2prl.wire.columns import pack_column, unpack_column
 
 #: Slots of one bundle.
 MAX_SLOTS = 1024
@@ -39,7 +40,7 @@ def encode_bundle(
             send.
     """
     _check_size(schema, slots)
-    blocks = [pack(_column(schema, column, arrays, slots)) for column in schema.columns]
+    blocks = [pack_column(_column(schema, column, arrays, slots)) for column in schema.columns]
     payload = b"".join(block for _, block in blocks)
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise LocalProtocolError(_too_large(len(payload), MAX_PAYLOAD_BYTES))
@@ -96,7 +97,7 @@ def decode_bundle(schema: SessionSchema, header: BundleHeader, payload: Buffer) 
     start = 0
     for column, codec, size in zip(schema.columns, header.codecs, header.sizes, strict=True):
         shape = (schema.rows(column), header.slots, *column.shape)
-        arrays[column.name] = unpack(codec, view[start : start + size], column.dtype, shape)
+        arrays[column.name] = unpack_column(codec, view[start : start + size], column.dtype, shape)
         start += size
     return arrays
 

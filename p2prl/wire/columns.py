@@ -1,0 +1,80 @@
+"""One column of a bundle <-> one block of bytes, by the codec that suits it.
+
+    raw, lz4       as they lie in memory (blocks.py)
+    planes         all first bytes of all numbers, then all second ones, each with time innermost; then lz4
+    pictures...    each picture once, as what changed (pictures.py)
+
+Which one it is the data says, block by block, and the header tells the receiver. A column is never larger than plain lz4
+would make it; of pictures the first slot speaks for the others.
+"""
+
+from __future__ import annotations
+
+import math
+
+import lz4.block
+import numpy as np
+
+from p2prl.errors import RemoteProtocolError
+from p2prl.wire import pictures
+from p2prl.wire.blocks import LZ4, MAX_LZ4_BYTES, RAW, Array, Buffer, decompressed, pack, unpack, wire_dtype
+
+PLANES = "planes"
+#: All that this p2prl can read, and those that were there from the beginning.
+CODECS = (RAW, LZ4, PLANES, *pictures.AXES)
+
+
+def pack_column(array: Array) -> tuple[str, Buffer]:
+    """The codec and the block of a column `[rows, slots, *shape]`, whatever its layout in memory.
+
+    Raises:
+        LocalProtocolError: a dtype that cannot cross the wire.
+    """
+    dtype, shape = array.dtype.name, array.shape[2:]
+    if array.size and pictures.is_pictures(dtype, shape):
+        codec, block = pictures.pack_pictures(array)
+        # The first slot speaks for the others, where it must be asked: stacks are always worth it.
+        if codec != pictures.PICTURES or len(block) < array.shape[1] * len(pack(array[:, 0])[1]):
+            return codec, block
+    codec, plain = pack(array)
+    if 0 < array.nbytes <= MAX_LZ4_BYTES:
+        planes = lz4.block.compress(_planes(array), store_size=False)
+        if len(planes) < len(plain):
+            return PLANES, planes
+    return codec, plain
+
+
+def unpack_column(codec: str, block: Buffer, dtype: str, shape: tuple[int, ...]) -> Array:
+    """The column `[rows, slots, *shape]` of a block; read-only.
+
+    Raises:
+        RemoteProtocolError: `bad_codec` if the codec is unknown, or the block is not exactly one column of this dtype
+            and shape; `malformed` if a bool is neither 0 nor 1.
+    """
+    if codec in pictures.AXES:
+        array = np.empty(shape, np.uint8)
+        for slot, one in enumerate(unpack_pictures(codec, block, dtype, shape)):
+            one.write(0, array[:, slot])
+        array.flags.writeable = False
+        return array
+    if codec == PLANES:
+        size = math.prod(shape) * wire_dtype(dtype).itemsize
+        lying = np.frombuffer(decompressed(block, size), np.uint8).reshape(-1, shape[1], shape[0])
+        plain = lying.reshape(wire_dtype(dtype).itemsize, -1, shape[1], shape[0]).transpose(3, 2, 1, 0)
+        return unpack(RAW, np.ascontiguousarray(plain).data.cast("B"), dtype, shape)
+    return unpack(codec, block, dtype, shape)
+
+
+def unpack_pictures(codec: str, block: Buffer, dtype: str, shape: tuple[int, ...]) -> list[pictures.Pictures]:
+    """Each slot's pictures; raises as `unpack_column` does."""
+    rows, slots, *row = shape
+    blocks = pictures.blocks_of(block, slots, dtype, rows, tuple(row))
+    return [pictures.unpack_block(codec, one, rows, tuple(row)) for one in blocks]
+
+
+def _planes(array: Array) -> Array:
+    """The bytes `[itemsize, elements of a row, slots, rows]`."""
+    plain = np.ascontiguousarray(array, dtype=wire_dtype(array.dtype.name))
+    rows, slots, *_ = array.shape
+    lying = plain.view(np.uint8).reshape(rows, slots, -1, plain.itemsize)
+    return np.ascontiguousarray(lying.transpose(3, 2, 1, 0))

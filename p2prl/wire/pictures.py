@@ -1,0 +1,182 @@
+"""Sessions of pictures <-> bytes: each picture once, and of each only what changed since the one before.
+
+A row of an observation is one picture, or a stack of the last few, as for Atari: then the next row is this one moved up
+by one picture, and only the newest of it is kept. Where that does not hold, as where an episode begins, the row breaks
+the sequence and is kept whole.
+
+What is kept of a slot is combined with the picture before by exclusive or, which leaves mostly zeros, and goes through
+lz4; and then all slots' blocks do once more, because what lz4 makes of long runs of zeros is itself a run.
+
+    column: for each slot u32 little-endian, the length of its block | lz4 of all the blocks, one after the other
+    block:  where rows are stacks a bit for each row but the first, that it breaks the sequence | lz4 of the pictures
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+
+import lz4.block
+import numpy as np
+
+from p2prl.errors import RemoteProtocolError
+from p2prl.wire.blocks import Array, Buffer, decompressed
+
+PICTURES, STACKED_FIRST, STACKED_LAST = "pictures", "pictures-first", "pictures-last"
+#: Codec -> which axis of a row counts the pictures of a stack; None for rows that are one picture.
+AXES: dict[str, int | None] = {PICTURES: None, STACKED_FIRST: 0, STACKED_LAST: -1}
+#: Rows of fewer bytes are not worth it.
+MIN_BYTES = 512
+#: More pictures than this are no stack.
+_MOST_STACKED = 32
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """The pictures of one slot.
+
+    Attributes:
+        kept: uint8 `[n, bytes of a picture]`, each picture once.
+        at: int64 `[rows]`, where the newest picture of each row is.
+        shape: of a row. axis: of it, as in AXES.
+    """
+
+    kept: Array
+    at: Array
+    shape: tuple[int, ...]
+    axis: int | None
+
+    def write(self, start: int, out: Array) -> None:
+        """Write the rows from `start` on as the environment gave them.
+
+        Args:
+            out: uint8 `[rows, *shape]`, as many as are wanted.
+        """
+        stack, picture = _parts(self.shape, self.axis)
+        wanted = self.at[start : start + len(out), None] + np.arange(1 - stack, 1)
+        if self.axis == -1 or not out.flags.c_contiguous:
+            taken = self.kept.take(wanted, axis=0).reshape(-1, stack, *picture)
+            out[...] = _from_front(taken, 1, self.axis).reshape(out.shape)
+        else:
+            self.kept.take(wanted, axis=0, out=out.reshape(len(out), stack, -1), mode="clip")
+
+
+def is_pictures(dtype: str, shape: tuple[int, ...]) -> bool:
+    """Whether a column of this dtype, with rows of this shape, may be pictures."""
+    return dtype == "uint8" and len(shape) >= 2 and math.prod(shape) >= MIN_BYTES
+
+
+def pack_pictures(array: Array) -> tuple[str, bytes]:
+    """The codec and the block of a column of pictures, uint8 `[rows, slots, *shape]`, at least one of each."""
+    codec = _stacking(array)
+    axis = AXES[codec]
+    blocks = [_pack(_to_front(array[:, slot], 1, axis), axis is not None) for slot in range(array.shape[1])]
+    sizes = b"".join(len(block).to_bytes(4, "little") for block in blocks)
+    return codec, sizes + lz4.block.compress(b"".join(blocks), store_size=False)
+
+
+def _stacking(array: Array) -> str:
+    """The codec for how rows are stacked: most of the first slot's rows are the one before, moved up by one."""
+    for codec, axis in AXES.items():
+        if axis is not None and 2 <= array.shape[2:][axis] <= _MOST_STACKED and len(array) > 1:
+            fronted = _to_front(array[:, 0], 1, axis)
+            # The second row may begin an episode, and the third as well.
+            if any((fronted[row + 1, :-1] == fronted[row, 1:]).all() for row in range(min(3, len(array) - 1))):
+                return codec
+    return PICTURES
+
+
+def _pack(rows: Array, stacked: bool) -> bytes:
+    """One slot: `[rows, stack, *picture]`, or `[rows, *picture]` where nothing is stacked."""
+    if stacked:
+        flat = np.ascontiguousarray(rows).reshape(*rows.shape[:2], -1)
+        breaks = ~_follow(flat)
+        row, place = _new(breaks, rows.shape[1]).nonzero()
+        kept, bits = flat[row, place], np.packbits(breaks).tobytes()
+    else:
+        kept, bits = np.ascontiguousarray(rows).reshape(len(rows), -1), b""
+    changed = np.empty_like(kept)
+    changed[0] = kept[0]
+    np.bitwise_xor(kept[1:], kept[:-1], out=changed[1:])
+    block: bytes = lz4.block.compress(changed, store_size=False)
+    return bits + block
+
+
+def _follow(rows: Array) -> Array:
+    """bool `[rows - 1]`: each row `[stack, size]` but the first is the one before, moved up by one picture."""
+    size = rows.shape[2]
+    flat = rows.reshape(len(rows), -1)
+    later, earlier = flat[1:, :-size], flat[:-1, size:]
+    if size % 8 == 0:
+        later, earlier = later.view(np.uint64), earlier.view(np.uint64)
+    follow: Array = (later == earlier).all(axis=1)
+    return follow
+
+
+def _new(breaks: Array, stack: int) -> Array:
+    """bool `[rows, stack]`: the pictures that are kept."""
+    new = np.zeros((len(breaks) + 1, stack), bool)
+    new[:, -1] = new[0] = True
+    new[1:][breaks] = True
+    return new
+
+
+def blocks_of(column: Buffer, slots: int, dtype: str, rows: int, shape: tuple[int, ...]) -> list[memoryview]:
+    """The block of each slot, for `unpack_block`: they can be kept and read each by itself.
+
+    Raises:
+        RemoteProtocolError: `bad_codec` if these are not so many blocks, or the column holds no pictures.
+    """
+    view = memoryview(column)
+    if not rows or not is_pictures(dtype, shape) or len(view) <= 4 * slots:
+        raise RemoteProtocolError("bad_codec", f"{len(view)} bytes are no column of pictures")
+    sizes = np.frombuffer(view[: 4 * slots], "<u4").tolist()
+    largest = math.prod(shape) * rows
+    if max(sizes) > largest + largest // 255 + 16 + rows:  # LZ4_compressBound: no honest block is larger
+        raise RemoteProtocolError("bad_codec", f"a block of {max(sizes)} bytes for {largest}")
+    inner = memoryview(decompressed(view[4 * slots :], sum(sizes)))
+    return [inner[start:end] for start, end in itertools.pairwise(itertools.accumulate([0, *sizes]))]
+
+
+def unpack_block(codec: str, block: Buffer, rows: int, shape: tuple[int, ...]) -> Pictures:
+    """The pictures of one slot.
+
+    Raises:
+        RemoteProtocolError: `bad_codec` if it is not exactly `rows` rows of this shape.
+    """
+    axis = AXES[codec]
+    stack, picture = _parts(shape, axis)
+    view, at = memoryview(block), np.arange(rows)
+    if axis is not None:
+        front = (rows + 6) // 8
+        if len(view) < front:
+            raise RemoteProtocolError("bad_codec", f"a block of {len(view)} bytes")
+        breaks = np.unpackbits(np.frombuffer(view[:front], np.uint8), count=rows - 1)
+        at = _new(breaks.astype(bool), stack).sum(axis=1).cumsum() - 1
+        view = view[front:]
+    size = math.prod(picture)
+    changed = np.frombuffer(decompressed(view, (int(at[-1]) + 1) * size), np.uint8).reshape(-1, size)
+    return Pictures(_summed(changed), at, shape, axis)
+
+
+def _summed(changed: Array) -> Array:
+    """Pictures `[n, size]` from what changed from each to the next."""
+    wide = changed.view(np.uint64) if changed.shape[1] % 8 == 0 else changed
+    return np.bitwise_xor.accumulate(wide, axis=0).view(np.uint8)
+
+
+def _parts(shape: tuple[int, ...], axis: int | None) -> tuple[int, tuple[int, ...]]:
+    """How many pictures a row has, and the shape of one."""
+    if axis is None:
+        return 1, shape
+    return (shape[0], shape[1:]) if axis == 0 else (shape[-1], shape[:-1])
+
+
+def _to_front(array: Array, before: int, axis: int | None) -> Array:
+    """The axis that counts pictures behind `before` others; a view."""
+    return array if axis in (None, 0) else np.moveaxis(array, -1, before)
+
+
+def _from_front(array: Array, before: int, axis: int | None) -> Array:
+    return array if axis in (None, 0) else np.moveaxis(array, before, -1)
