@@ -4,8 +4,8 @@
     planes         all first bytes of all numbers, then all second ones, each with time innermost; then lz4
     pictures...    each picture once, as what changed (pictures.py)
 
-Which one it is the data says, block by block, and the header tells the receiver. A column is never larger than plain lz4
-would make it; of pictures the first slot speaks for the others.
+Which one it is the data says, block by block, and the header tells the receiver. A column is never larger than plain
+lz4 would make it; of pictures the first slot speaks for the others.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import math
 import lz4.block
 import numpy as np
 
-from p2prl.errors import RemoteProtocolError
 from p2prl.wire import pictures
 from p2prl.wire.blocks import LZ4, MAX_LZ4_BYTES, RAW, Array, Buffer, decompressed, pack, unpack, wire_dtype
 

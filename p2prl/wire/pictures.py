@@ -82,7 +82,9 @@ def _stacking(array: Array) -> str:
         if axis is not None and 2 <= array.shape[2:][axis] <= _MOST_STACKED and len(array) > 1:
             fronted = _to_front(array[:, 0], 1, axis)
             # The second row may begin an episode, and the third as well.
-            if any((fronted[row + 1, :-1] == fronted[row, 1:]).all() for row in range(min(3, len(array) - 1))):
+            if any(
+                (fronted[row + 1, :-1] == fronted[row, 1:]).all() for row in range(min(3, len(array) - 1))
+            ):
                 return codec
     return PICTURES
 
