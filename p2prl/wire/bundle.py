@@ -8,7 +8,11 @@ from p2prl.core.messages import BundleHeader
 from p2prl.core.schema import Column, SessionSchema
 from p2prl.errors import LocalProtocolError, RemoteProtocolError
 from p2prl.wire.blocks import Array, Buffer
-from p2prl.wire.columns import pack_column, unpack_column
+from p2prl.wire.columns import developed, open_pictures, pack_column, unpack_column
+from p2prl.wire.pictures import Slots, is_pictures, unpack_block
+
+#: A bundle's columns by name, as `open_bundle` gives them.
+Opened = Mapping[str, Array | Slots]
 
 #: Slots of one bundle.
 MAX_SLOTS = 1024
@@ -82,23 +86,41 @@ def _column(schema: SessionSchema, column: Column, arrays: Mapping[str, Array], 
     return array
 
 
-def decode_bundle(schema: SessionSchema, header: BundleHeader, payload: Buffer) -> dict[str, Array]:
-    """The arrays of a bundle, by column in the schema's order, `[rows, slots, *shape]`; read-only.
+def open_bundle(schema: SessionSchema, header: BundleHeader, payload: Buffer) -> dict[str, Array | Slots]:
+    """A bundle by column, in the schema's order: arrays `[rows, slots, *shape]`, read-only, and pictures undecoded.
 
-    No byte is decompressed before all sizes are known to fit the schema, and no decoded byte is looked at
-    here: see replay/validate.py.
+    No byte is decompressed before all sizes are known to fit the schema, and no decoded byte is looked at here: see
+    replay/validate.py. Each block of pictures can be decoded: that was tried.
 
     Raises:
         RemoteProtocolError: `wrong_schema`, `oversize`, `malformed` or `bad_codec`.
     """
     check_header(schema, header, len(payload))
     view = memoryview(payload)
-    arrays: dict[str, Array] = {}
+    opened: dict[str, Array | Slots] = {}
     start = 0
     for column, codec, size in zip(schema.columns, header.codecs, header.sizes, strict=True):
         shape = (schema.rows(column), header.slots, *column.shape)
-        arrays[column.name] = unpack_column(codec, view[start : start + size], column.dtype, shape)
+        block = view[start : start + size]
         start += size
+        if not is_pictures(column.dtype, column.shape):
+            opened[column.name] = unpack_column(codec, block, column.dtype, shape)
+            continue
+        slots = open_pictures(codec, block, column.dtype, shape)
+        for one in slots.blocks:
+            unpack_block(slots.codec, one, shape[0], column.shape)
+        opened[column.name] = slots
+    return opened
+
+
+def decode_bundle(schema: SessionSchema, header: BundleHeader, payload: Buffer) -> dict[str, Array]:
+    """As `open_bundle`, with pictures as arrays too."""
+    found = open_bundle(schema, header, payload)
+    arrays: dict[str, Array] = {}
+    for column in schema.columns:
+        values = found[column.name]
+        shape = (schema.rows(column), header.slots, *column.shape)
+        arrays[column.name] = developed(values, shape) if isinstance(values, Slots) else values
     return arrays
 
 

@@ -21,7 +21,7 @@ import lz4.block
 import numpy as np
 
 from p2prl.errors import RemoteProtocolError
-from p2prl.wire.blocks import Array, Buffer, decompressed
+from p2prl.wire.blocks import LZ4, Array, Buffer, decompressed
 
 PICTURES, STACKED_FIRST, STACKED_LAST = "pictures", "pictures-first", "pictures-last"
 #: Codec -> which axis of a row counts the pictures of a stack; None for rows that are one picture.
@@ -60,6 +60,14 @@ class Pictures:
             out[...] = _from_front(taken, 1, self.axis).reshape(out.shape)
         else:
             self.kept.take(wanted, axis=0, out=out.reshape(len(out), stack, -1), mode="clip")
+
+
+@dataclass(frozen=True)
+class Slots:
+    """A column of pictures as it was sent: a codec, and the block of each slot, for `unpack_block`."""
+
+    codec: str
+    blocks: list[bytes]
 
 
 def is_pictures(dtype: str, shape: tuple[int, ...]) -> bool:
@@ -144,9 +152,16 @@ def blocks_of(column: Buffer, slots: int, dtype: str, rows: int, shape: tuple[in
 def unpack_block(codec: str, block: Buffer, rows: int, shape: tuple[int, ...]) -> Pictures:
     """The pictures of one slot.
 
+    Args:
+        codec: a key of AXES, or LZ4 for rows that lie one after the other.
+
     Raises:
         RemoteProtocolError: `bad_codec` if it is not exactly `rows` rows of this shape.
     """
+    if codec == LZ4:
+        size = math.prod(shape)
+        kept = np.frombuffer(decompressed(block, rows * size), np.uint8).reshape(rows, size)
+        return Pictures(kept, np.arange(rows), shape, None)
     axis = AXES[codec]
     stack, picture = _parts(shape, axis)
     view, at = memoryview(block), np.arange(rows)
