@@ -8,12 +8,14 @@ from p2prl.core.messages import BundleHeader
 from p2prl.core.schema import Column, SessionSchema
 from p2prl.errors import LocalProtocolError, RemoteProtocolError
 from p2prl.wire.blocks import Array, Buffer
-from p2prl.wire.columns import developed, open_pictures, pack_column, unpack_column
+from p2prl.wire.columns import CODECS, developed, open_pictures, pack_column, unpack_column
 from p2prl.wire.pictures import Slots, is_pictures, unpack_block
 
 #: A bundle's columns by name, as `open_bundle` gives them.
 Opened = Mapping[str, Array | Slots]
 
+#: What ends a block of each codec.
+_MARKS = {codec: bytes([number]) for number, codec in enumerate(CODECS)}
 #: Slots of one bundle.
 MAX_SLOTS = 1024
 #: Bytes of one payload, compressed. Also what the shard's MAXMSGSIZE is set from.
@@ -45,7 +47,7 @@ def encode_bundle(
     """
     _check_size(schema, slots)
     blocks = [pack_column(_column(schema, column, arrays, slots)) for column in schema.columns]
-    payload = b"".join(block for _, block in blocks)
+    payload = b"".join(part for codec, block in blocks for part in (block, _MARKS[codec]))
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise LocalProtocolError(_too_large(len(payload), MAX_PAYLOAD_BYTES))
     header = BundleHeader(
@@ -57,7 +59,7 @@ def encode_bundle(
         steps=steps,
         episodes=list(episodes),
         codecs=[codec for codec, _ in blocks],
-        sizes=[len(block) for _, block in blocks],
+        sizes=[len(block) + 1 for _, block in blocks],
     )
     return header, payload
 
@@ -101,7 +103,7 @@ def open_bundle(schema: SessionSchema, header: BundleHeader, payload: Buffer) ->
     start = 0
     for column, codec, size in zip(schema.columns, header.codecs, header.sizes, strict=True):
         shape = (schema.rows(column), header.slots, *column.shape)
-        block = view[start : start + size]
+        block = _unmarked(codec, view[start : start + size])
         start += size
         if not is_pictures(column.dtype, column.shape):
             opened[column.name] = unpack_column(codec, block, column.dtype, shape)
@@ -111,6 +113,13 @@ def open_bundle(schema: SessionSchema, header: BundleHeader, payload: Buffer) ->
             unpack_block(slots.codec, one, shape[0], column.shape)
         opened[column.name] = slots
     return opened
+
+
+def _unmarked(codec: str, block: memoryview) -> memoryview:
+    """A block without the byte at its end that says what it is: the header must say the same."""
+    if codec in _MARKS and block[-1:] != _MARKS[codec]:
+        raise RemoteProtocolError("bad_codec", f"a block that is not {codec}, as its header says")
+    return block[:-1]
 
 
 def decode_bundle(schema: SessionSchema, header: BundleHeader, payload: Buffer) -> dict[str, Array]:

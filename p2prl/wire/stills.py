@@ -51,13 +51,20 @@ def decode_stills(frame: Buffer, count: int) -> list[Still]:
         ValueError: it is not the frame of so many samples.
     """
     view = memoryview(frame)
+    if len(view) < 4:
+        raise ValueError(f"a frame of {len(view)} bytes")
     number = int.from_bytes(view[:4], "little")
     heads_end = 4 + number * _BLOCK.itemsize
     start = heads_end + count * _SAMPLE.itemsize
     heads = np.frombuffer(view[4:heads_end], _BLOCK)
     samples = np.frombuffer(view[heads_end:start], _SAMPLE)
     ends = (start + np.cumsum(heads["size"], dtype=np.int64)).tolist()
-    if len(heads) != number or len(samples) != count or (ends[-1] if ends else start) != len(view):
+    sound = len(heads) == number and len(samples) == count and (ends[-1] if ends else start) == len(view)
+    if (
+        not sound
+        or max(heads["codec"], default=0) >= len(_CODECS)
+        or max(samples["block"], default=-1) >= number
+    ):
         raise ValueError(f"a frame of {len(view)} bytes for {count} samples of {number} sessions")
     codecs = [_CODECS[code] for code in heads["codec"].tolist()]
     blocks = [view[first:end] for first, end in zip([start, *ends], ends, strict=False)]
