@@ -9,7 +9,7 @@ from p2prl.core.schema import Column, SessionSchema
 from p2prl.errors import LocalProtocolError, RemoteProtocolError
 from p2prl.wire.blocks import Array, Buffer
 from p2prl.wire.columns import CODECS, developed, open_pictures, pack_column, unpack_column
-from p2prl.wire.pictures import Slots, is_pictures, unpack_block
+from p2prl.wire.pictures import Slots, check_block, is_pictures
 
 #: A bundle's columns by name, as `open_bundle` gives them.
 Opened = Mapping[str, Array | Slots]
@@ -110,7 +110,7 @@ def open_bundle(schema: SessionSchema, header: BundleHeader, payload: Buffer) ->
             continue
         slots = open_pictures(codec, block, column.dtype, shape)
         for one in slots.blocks:
-            unpack_block(slots.codec, one, shape[0], column.shape)
+            check_block(slots.codec, one, shape[0], column.shape)
         opened[column.name] = slots
     return opened
 
