@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from p2prl.cli.context import Json, Verbose
+from p2prl.cli.context import Interfaces, Json, Verbose, Wait
 from p2prl.errors import UsageError
 from p2prl.words import many
 
@@ -35,7 +35,10 @@ def evaluate(
         int, typer.Option("--episodes", "-n", metavar="EPISODES", min=1, help="How many episodes to play.")
     ] = 20,
     record: Annotated[
-        Path | None, typer.Option("--record", metavar="DIR", help="Write mp4 videos of the episodes here.")
+        Path | None,
+        typer.Option(
+            "--record", metavar="DIR", help="Write mp4 videos of the episodes here; takes p2prl[video]."
+        ),
     ] = None,
     video: Annotated[
         bool, typer.Option("--video", help="Write them into the run's own folder, under videos/.")
@@ -47,6 +50,8 @@ def evaluate(
         ),
     ] = None,
     seed: Seed = 0,
+    wait: Wait = 5.0,
+    interfaces: Interfaces = None,
     json: Json = False,
     verbose_: Verbose = False,
 ) -> int:
@@ -59,7 +64,9 @@ def evaluate(
     if csv is not None:
         check_csv(csv)
     with _progress() as progress:
-        result = evaluate_target(target, episodes, seed, record, progress, video)
+        result = evaluate_target(
+            target, episodes, seed, record, progress, video, wait, tuple(interfaces or ())
+        )
     if csv is not None:
         write_csv(result, csv)
     if json:

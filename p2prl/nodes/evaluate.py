@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -30,8 +30,6 @@ from p2prl.settings import EXPERIMENT_FILE, latest_run, load_experiment
 from p2prl.wire.weights import decode_weights
 
 log = logging.getLogger("p2prl")
-
-_WAIT_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -107,6 +105,8 @@ def evaluate_target(
     record: Path | None,
     progress: Callable[[int, int], None],
     video: bool = False,
+    wait_s: float = 5.0,
+    interfaces: Sequence[str] = (),
 ) -> EvalResult:
     """Play `episodes` greedily.
 
@@ -115,6 +115,7 @@ def evaluate_target(
         record: a folder for one mp4 per episode, or None.
         progress: gets (episodes begun, episodes in all).
         video: record into the run's own folder, `videos/CHECKPOINT/`.
+        wait_s, interfaces: how long, and where, a host is looked for.
 
     Raises:
         P2prlError: no such run or host, no weights yet, or something is not installed.
@@ -125,7 +126,11 @@ def evaluate_target(
     if record is not None:
         check_folder(record, flag)
     is_folder = target is not None and (looks_like_path(target) or Path(target).is_dir())
-    policy = _from_folder(existing_folder(target)) if target and is_folder else _from_host(target)
+    policy = (
+        _from_folder(existing_folder(target))
+        if target and is_folder
+        else _from_host(target, wait_s, interfaces)
+    )
     if video:
         if policy.videos is None:
             raise UsageError("--video writes into a run's folder: name one, or say --record DIR")
@@ -295,9 +300,9 @@ def _from_folder(folder: Path) -> _Policy:
     )
 
 
-def _from_host(target: str | None) -> _Policy:
+def _from_host(target: str | None, wait_s: float, interfaces: Sequence[str]) -> _Policy:
     try:
-        client = open_client(target, _WAIT_S, "p2prl eval")
+        client = open_client(target, wait_s, "p2prl eval", interfaces)
     except NoHostFound as error:
         text = f"there is no folder {target}, and {error}" if target else f"{error} (or: p2prl eval RUN_DIR)"
         raise NoHostFound(text) from error

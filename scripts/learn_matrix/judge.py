@@ -146,7 +146,7 @@ def circumstances() -> Result:
             continue
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        "machine": f"{psutil.cpu_count()} x {_cpu()}",
+        "machine": f"{psutil.cpu_count()} cores, {_cpu()}",
         "load": round(psutil.getloadavg()[0], 1),
         "versions": {"python": platform.python_version(), **versions},
     }
