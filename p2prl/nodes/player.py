@@ -31,6 +31,9 @@ from p2prl.wire.weights import decode_weights
 log = logging.getLogger("p2prl")
 
 _LIMITS = Limits(message_bytes=-1, send_messages=100, receive_messages=100)
+#: How far a player steps back behind other programs, and how far anyone can.
+_NICE, _NICEST = 10, 19
+_AUTOGROUP = Path("/proc/self/autogroup")
 #: Bundles that the member may hold unanswered before this player waits (or drops), at most.
 _FIRST_CREDIT = 2
 #: With `drop_oldest`: finished bundles kept here while the window is full; only the newest where what waits grows old.
@@ -252,10 +255,18 @@ def failure_kind(error: P2prlError) -> m.FailureKind:
 
 def step_back() -> None:
     """Let everything else on this machine go first: its owner's programs, and a host's own trainer."""
+    me = psutil.Process()
     try:
-        psutil.Process().nice(psutil.BELOW_NORMAL_PRIORITY_CLASS if os.name == "nt" else 10)
+        me.nice(psutil.BELOW_NORMAL_PRIORITY_CLASS if os.name == "nt" else min(_NICEST, me.nice() + _NICE))
     except (psutil.Error, OSError) as error:
         log.debug("the priority stays as it is: %s", error)
+    # Linux shares a processor out among sessions first (sched(7), autogroup), and a player has one of its own: its
+    # niceness alone would count for nothing against other programs.
+    if _AUTOGROUP.exists():
+        try:
+            _AUTOGROUP.write_text(str(_NICE))
+        except OSError as error:
+            log.debug("the session's priority stays as it is: %s", error)
 
 
 def remove_orphaned_socket(endpoint: str, member_pid: int) -> None:
