@@ -75,6 +75,11 @@ def resumed_experiment(flags: ExperimentFlags, results: Path) -> tuple[Path, Pat
     results = existing_folder(results)
     wanted = _named(flags)
     one = checkpoint.of_run(results)
+    if one is None and (aside := checkpoint.run_of_aside(results)) is not None:
+        raise UsageError(
+            f"{results} is what a host that went back took out of {aside[0]}: p2prl eval takes it; to go on from one "
+            f"of its checkpoints, copy that into {aside[0] / 'checkpoints'} and resume from there"
+        )
     folder = latest_run(results if one is None else one.parent.parent, wanted)
     base = msgspec.structs.replace(load_experiment(folder / EXPERIMENT_FILE), stop=StopConfig())
     asked_agent = None if flags.agent is None else with_agent(base, flags.agent).agent.name

@@ -35,6 +35,8 @@ log = logging.getLogger("p2prl")
 Arrays = Mapping[str, npt.NDArray[Any]]
 _FILES = ("learner.safetensors", "weights.safetensors", "meta.json")
 BEST = "best"
+#: In a run's folder: what hosts that went back to an earlier checkpoint took away (rewind.py).
+SET_ASIDE = "set-aside"
 _PART, _OLD, _DAMAGED = ".part", ".old", ".damaged"
 _BEST_OLD = f".{BEST}{_OLD}"
 KEPT = f".{BEST}.evaluated"
@@ -227,6 +229,16 @@ def of_run(path: Path) -> Path | None:
     there = path.absolute()
     inside = there.is_dir() and there.parent.name == "checkpoints"
     return there if inside and (there.parent.parent / EXPERIMENT_FILE).is_file() else None
+
+
+def run_of_aside(path: Path) -> tuple[Path, Path] | None:
+    """The run's folder and that of the checkpoints, if the path is, or is in, what a host that went back set aside."""
+    there = path.absolute()
+    for folder in (there, *there.parents):
+        run = folder.parent.parent
+        if folder.parent.name == SET_ASIDE and (run / EXPERIMENT_FILE).is_file():
+            return run, folder / "checkpoints"
+    return None
 
 
 def load(path: Path) -> Checkpoint:

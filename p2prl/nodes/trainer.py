@@ -98,17 +98,9 @@ class Trainer:
     def start(self) -> None:
         """Make the learner, which may import torch; then take back a checkpoint, if there is one."""
         config = self.config
+        self.device, self.learner = make_learner(config)
         cls = resolve_agent(config.agent)
-        self.device = choose_device(config.device, config.run.agent_name, is_accelerated(cls))
-        agent = make_agent(cls, config.run.env, config.run.agent_settings)
         self.guard.advice = advice(cls, config.run.agent_settings, config.run.env_id)
-        try:
-            self.learner = agent.learner(self.device, config.run.seed)
-        except ModuleNotFoundError as error:
-            raise MissingPackage(
-                f"training {config.run.agent_name} needs {error.name}: pip install 'p2prl[train]'",
-                "p2prl[train]",
-            ) from error
         self.threads = Threads(most_threads(self.device), use_threads)
         checkpoint.tidy(self.folder)
         last = checkpoint.load_last(self.folder)
@@ -353,6 +345,18 @@ class Trainer:
         return True
 
 
+def make_learner(config: TrainerConfig) -> tuple[str, Learner]:
+    """The device and the learner on it, which may import torch. Raises UsageError, MissingPackage."""
+    run, cls = config.run, resolve_agent(config.agent)
+    device = choose_device(config.device, run.agent_name, is_accelerated(cls))
+    try:
+        return device, make_agent(cls, run.env, run.agent_settings).learner(device, run.seed)
+    except ModuleNotFoundError as error:
+        raise MissingPackage(
+            f"training {run.agent_name} needs {error.name}: pip install 'p2prl[train]'", "p2prl[train]"
+        ) from error
+
+
 def _check_fits(last: checkpoint.Checkpoint, learner: Learner) -> None:
     """Raises UsageError if the checkpoint is of a network of another shape than the settings ask for."""
     theirs = {name: (array.shape, array.dtype) for name, array in last.weights.items()}
@@ -369,6 +373,9 @@ def child_main() -> int:
     """Run a trainer as a child process."""
 
     def main(config: TrainerConfig, loop: Loop) -> int:
+        if config.check:
+            _check_fits(checkpoint.load(Path(config.check)), make_learner(config)[1])
+            return 0
         began = time.monotonic()
         trainer = Trainer(config, loop)
         trainer.start()
