@@ -497,9 +497,14 @@ class StatusAsk(Message, frozen=True, kw_only=True, tag="status_ask"):
 
 
 class StopAsk(Message, frozen=True, kw_only=True, tag="stop_ask"):
-    """owner -> broker: the run ends; tell everyone why."""
+    """owner -> broker: the run ends; tell everyone why.
+
+    Attributes:
+        return_mean: the mean return that is the reason; null for another one.
+    """
 
     reason: str
+    return_mean: float | None = None
 
 
 class Rename(Message, frozen=True, kw_only=True, tag="rename"):

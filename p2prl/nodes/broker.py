@@ -390,7 +390,7 @@ class Broker:
 
     def _stop_ask(self, received: Received, ask: m.StopAsk) -> None:
         self.stopping = ask.reason
-        self._tell_trainer()  # its last checkpoint is to have the run's last figures
+        self._tell_trainer(ask.return_mean)  # its last checkpoint is to have the run's last figures
         message = frames.encode(m.Stopping(reason=ask.reason))
         routes = [peer.route for peer in self.members.live()]
         for route in [*routes, *self.desk.routes.values(), self.trainer_route]:
@@ -434,13 +434,14 @@ class Broker:
         self.save(durable=True)
         self.weights.publish_held()
 
-    def _tell_trainer(self) -> None:
+    def _tell_trainer(self, reached: float | None = None) -> None:
+        """How the run stands; `reached` is the mean return that ends it, whatever ended since."""
         if not self.trainer_route:
             return
         progress = m.RunProgress(
             steps=self.desk.steps,
             episodes=self.episodes.count,
-            return_mean=self.episodes.mean,
+            return_mean=self.episodes.mean if reached is None else reached,
             return_episodes=self.episodes.mean_count,
             returns=self.episodes.save(),
             candidate_wanted=self.evaluation.wanted(),

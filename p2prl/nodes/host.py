@@ -345,7 +345,8 @@ class Host:
         self.supervisor.keep_no_longer()
         if self.announcer is not None:
             self.announcer.end()
-        self.control.send(m.StopAsk(reason=reason))
+        reached = self.last.return_mean if reason == "return" and self.last is not None else None
+        self.control.send(m.StopAsk(reason=reason, return_mean=reached))
         self._enter("farewell" if self.supervisor.charges["broker"].up else "others")
 
     def _enter(self, stage: str) -> None:

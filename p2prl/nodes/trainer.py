@@ -42,6 +42,8 @@ _REPORT_S = 0.05
 _SAMPLE_LIMITS = Limits(message_bytes=1_000_000_000, send_messages=100, receive_messages=100)
 #: Few: what waits here while the broker is away is old when it is back.
 _PUBLISH_LIMITS = Limits(message_bytes=1_000, send_messages=2, receive_messages=1)
+#: For the broker's last word, which was sent before the order to end.
+_LAST_WORD_S = 0.5
 #: Metrics are means over the last so many values.
 _METRIC_WINDOW = 100
 
@@ -70,6 +72,8 @@ class Trainer:
         self.standstill = Standstill(loop.now())
         #: Why this process ends, in a line; empty while all is well.
         self._failed = ""
+        #: Why the run ends, as the broker said.
+        self._stopping = ""
         self._metric_values: dict[str, deque[float]] = {}
         self._lags: deque[float] = deque(maxlen=_METRIC_WINDOW)
         self._sockets: dict[int, tuple[int, Socket]] = {}
@@ -147,8 +151,10 @@ class Trainer:
             self.progress = message
             if self.learner is not None:
                 self.keeper.heard(message, self.loop.now(), self._snapshot)
-        elif isinstance(message, m.Stopping) and message.reason == "return" and self.learner is not None:
-            self.keeper.goal_reached(self._snapshot)
+        elif isinstance(message, m.Stopping):
+            self._stopping = message.reason
+            if message.reason == "return" and self.learner is not None:
+                self.keeper.goal_reached(self._snapshot)
 
     def _on_refusal(self, refusal: m.Refusal) -> None:
         raise P2prlError(f"the broker refused its own trainer: {refusal.text}")
@@ -295,6 +301,9 @@ class Trainer:
     def end(self) -> None:
         """The last checkpoint and the last report; then close."""
         try:
+            if self.config.goal is not None and self.control.welcomed and not self._failed:
+                # The order to end may overtake the broker's word that the goal was reached, as during a long update.
+                self.loop.run_on(lambda: bool(self._stopping), _LAST_WORD_S)
             self.save()
         except LearningFailed as error:
             log.error("%s", error)
