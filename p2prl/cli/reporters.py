@@ -323,7 +323,8 @@ def stopped_lines(info: HostStopped, started: HostStarted | None) -> list[str]:
         return lines
     folder = shlex.quote(str(started.results))
     score = [f"its score:  p2prl eval {folder}"] if updates else []
-    return [*lines, *score, f"to go on:   p2prl host --resume --results {folder}"]
+    further = " --no-stop" if info.reason in ("return", "steps") else ""
+    return [*lines, *score, f"to go on:   p2prl host --resume --results {folder}{further}"]
 
 
 def joined_line(info: Joined) -> str:

@@ -7,7 +7,6 @@ from contextlib import ExitStack
 
 from p2prl import __version__
 from p2prl.core import messages as m
-from p2prl.core.episodes import WINDOW
 from p2prl.errors import P2prlError
 from p2prl.net.addresses import endpoint
 from p2prl.net.cards import HostCard
@@ -20,6 +19,7 @@ from p2prl.nodes.announce import Announced, Announcer
 from p2prl.nodes.charges import LOCAL, Plan, check_options
 from p2prl.nodes.claim import Claim, claim_block, first_claim
 from p2prl.nodes.control import ControlLine
+from p2prl.nodes.ending import check_goes_on, note_reached, reached
 from p2prl.nodes.options import HostOptions
 from p2prl.nodes.own_host import drop_base, note_base
 from p2prl.nodes.prepare import Prepared, keep, prepare, save_run_file
@@ -30,7 +30,6 @@ from p2prl.nodes.report import OPEN_WARNING, HostReporter, HostStarted, HostStop
 from p2prl.nodes.rewind import WentBack, go_back_if_asked
 from p2prl.nodes.signals import end_on_signals
 from p2prl.nodes.supervisor import Charge, GivenUp, Supervisor
-from p2prl.words import many
 
 _STATUS_S = 0.5
 _FOLLOW_S = 5.0
@@ -298,11 +297,9 @@ class Host:
 
     def _maybe_stop(self, status: m.StatusReply) -> None:
         stop = self.options.experiment.stop
-        full = status.return_episodes >= WINDOW and status.return_mean is not None
-        if stop.mean_return is not None and full and (status.return_mean or 0.0) >= stop.mean_return:
-            self.stop("return", f"mean return {status.return_mean:.1f} over the last {WINDOW} episodes")
-        elif stop.steps and status.steps >= stop.steps:
-            self.stop("steps", many(status.steps, "step"))
+        found = reached(stop, status.steps, status.return_mean, status.return_episodes)
+        if found is not None:
+            self.stop(*found)
 
     # --- time
 
@@ -345,8 +342,10 @@ class Host:
         self.supervisor.keep_no_longer()
         if self.announcer is not None:
             self.announcer.end()
-        reached = self.last.return_mean if reason == "return" and self.last is not None else None
-        self.control.send(m.StopAsk(reason=reason, return_mean=reached))
+        mean = self.last.return_mean if reason == "return" and self.last is not None else None
+        if mean is not None:
+            note_reached(self.prepared, mean)
+        self.control.send(m.StopAsk(reason=reason, return_mean=mean))
         self._enter("farewell" if self.supervisor.charges["broker"].up else "others")
 
     def _enter(self, stage: str) -> None:
@@ -446,6 +445,7 @@ def run_host(options: HostOptions, reporter: HostReporter) -> int:
         prepared = prepare(options.experiment, options.results, options.resume)
         if not options.resume:
             locks.enter_context(run_lock(prepared.folder))
+        check_goes_on(options, prepared)
         claim = first_claim(options, prepared.file.base_port)
         locks.callback(claim.release)
         went_back = go_back_if_asked(options, prepared, claim.base)

@@ -41,13 +41,18 @@ _SPARE_BYTES = 200_000_000
 
 
 class RunFile(msgspec.Struct):
-    """`run.json`: what names a run for ever, and under which name and port it was hosted last."""
+    """`run.json`: what names a run for ever, and under which name and port it was hosted last.
+
+    Attributes:
+        reached_return: the mean return at which it ended, if that was what it was to stop at.
+    """
 
     run_id: str
     name: str
     created: float
     base_port: int = 0
     host_name: str = ""
+    reached_return: float | None = None
 
 
 @dataclass(frozen=True)

@@ -207,4 +207,8 @@ def test_what_to_do_next_is_said_where_there_is_something_to_go_on_with(tmp_path
     lines = stopped_lines(HostStopped("return", "mean return 500.0", None), started)
     assert lines[0] == "stopped: return (mean return 500.0)"
     assert lines[1].endswith(f"p2prl eval '{tmp_path}/my run'")
+    assert lines[2].endswith(f"p2prl host --resume --results '{tmp_path}/my run' --no-stop"), (
+        "or it ends at once"
+    )
+    lines = stopped_lines(HostStopped("signal", "", None), started)
     assert lines[2].endswith(f"p2prl host --resume --results '{tmp_path}/my run'")
