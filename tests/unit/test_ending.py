@@ -64,7 +64,7 @@ def test_what_ended_after_the_end_does_not_hide_it(tmp_path: Path) -> None:
     note_reached(Prepared(None, None, folder, RunFile("r", "n", 1.0)), 476.0)  # type: ignore[arg-type]
     _, file = open_folder(Experiment(), folder, resume=True)
     assert file.reached_return == 476.0
-    with pytest.raises(UsageError, match="476.0"):
+    with pytest.raises(UsageError, match=r"476\.0"):
         look(folder, stop, file)
     look(folder, StopConfig(mean_return=480.0), file)
     assert file.reached_return is None, "it goes on: that is over"
