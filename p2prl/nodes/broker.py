@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from p2prl import __version__
 from p2prl.core import messages as m
 from p2prl.core.bounds import checked_heartbeat, checked_hello
@@ -74,7 +76,7 @@ class Broker:
         self.episodes.load(self.saved.episodes)
         self.desk = ShardDesk(self.saved.shard_steps)
         self.trainer_route = b""
-        self.trainer = m.TrainerReport(state="starting", reason="the trainer is starting")
+        self.trainer = broker_file.last_report(self.saved)
         self.trainer_heard = loop.now()
         self.trainer_watch = TrainerWatch()
         #: The trainer introduced itself to this incarnation of the broker: it knows the term, and published.
@@ -143,6 +145,7 @@ class Broker:
         self._saved_at, self._unsaved = self.loop.now(), False
         self.saved.next_seed = self.roster.next_seed + _SPARE_SEEDS
         self.saved.episodes = self.episodes.save()
+        broker_file.note_report(self.saved, self.trainer)
         try:
             broker_file.save(self.folder, self.saved, durable)
         except OSError as error:
@@ -353,6 +356,8 @@ class Broker:
         self.trainer_route, self.trainer_heard = received.peer, self.loop.now()
         if not self.trainer_greeted:
             self.answer(received, m.HelloAgain(term=self.saved.term))
+        if report.lag_mean is None:
+            report = msgspec.structs.replace(report, lag_mean=self.trainer.lag_mean)
         self.trainer_watch.reported(self.trainer, report, self.trainer_heard)
         ceiling_before = self.trainer.insert_ceiling
         self.trainer = report

@@ -275,7 +275,7 @@ class Trainer:
                 updates=self.updates,
                 sampled=self.sampler.sampled_total if self.learner is not None else 0,
                 weights_version=self.version,
-                lag_mean=float(np.mean(self._lags)) if self._lags else 0.0,
+                lag_mean=float(np.mean(self._lags)) if self._lags else None,
                 insert_ceiling=self.sampler.limiter.insert_ceiling() if self.learner is not None else None,
                 metrics=self._metrics(),
                 device=self.device,

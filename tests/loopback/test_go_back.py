@@ -54,7 +54,9 @@ def test_the_run_goes_on_from_there_with_all_its_counters(ended: Path, tmp_path:
         assert said is not None
         steps = int(said[1].replace(",", ""))
         assert meta.steps <= steps < meta.steps + SECOND
-        first = run.host.wait_for("progress", lambda e: e["updates"] >= meta.updates)
+        first = run.host.wait_for("progress")
+        assert meta.updates <= first["updates"] < last.updates
+        first = run.host.wait_for("progress", lambda e: e["trainer"] not in ("starting", "stalled"))
         assert first["steps"] == steps
         assert first["episodes"] == meta.episodes
         assert first["return_mean"] == meta.return_mean

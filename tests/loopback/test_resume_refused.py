@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import socket
 from pathlib import Path
@@ -62,6 +63,18 @@ def test_settings_that_do_not_fit_are_not_kept(run: Path, tmp_path: Path) -> Non
     with hosted(tmp_path, "--resume", "--results", str(run), "--players", "0") as again:
         again.host.wait_for("progress", lambda e: e["trainer"] not in ("starting", "stalled"), RECOVERY_S)
         assert again.host.end(END_S) == 0
+        figures_went_on(run, [*again.host.of("progress"), *again.host.of("stopped")])
+
+
+def figures_went_on(run: Path, told: list[kit.Event]) -> None:
+    """From the run's last, also while the trainer was starting."""
+    last = int(numbered(run)[-1].name.partition("-")[0])
+    rows = [json.loads(line) for line in (run / "progress.jsonl").read_text().splitlines()]
+    assert last > 1
+    assert len(told) > 1
+    for figures in (*told, *rows[-len(told) + 1 :]):
+        assert figures["updates"] >= last
+        assert figures["lag_mean"] > 0
 
 
 def test_what_a_start_that_works_was_told_is_kept(run: Path, tmp_path: Path) -> None:
