@@ -26,7 +26,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from p2prl.errors import CorruptCheckpoint, P2prlError
+from p2prl.errors import CorruptCheckpoint, P2prlError, UsageError
 from p2prl.nodes.files import fsync_folder, write_atomically
 from p2prl.settings import EXPERIMENT_FILE
 
@@ -291,6 +291,18 @@ def load_last(folder: Path, *, prefer_best: bool = False) -> Checkpoint | None:
     return None
 
 
+def check_fits(last: Checkpoint, weights: Arrays) -> None:
+    """Raises UsageError if the checkpoint is of a network of another shape than the settings ask for, as in `weights`."""
+    theirs = {name: (array.shape, array.dtype) for name, array in last.weights.items()}
+    ours = {name: (np.shape(array), np.asarray(array).dtype) for name, array in weights.items()}
+    if theirs != ours:
+        names = sorted(name for name in theirs.keys() | ours.keys() if theirs.get(name) != ours.get(name))
+        raise UsageError(
+            f"{last.path} does not fit the agent's settings ({', '.join(names[:3])} differ); "
+            "resume with the settings that the run was started with, or start a new run"
+        )
+
+
 def before(folder: Path, updates: int) -> Checkpoint | None:
     """The newest good checkpoint under `folder` of fewer updates than these; None if there is none."""
     for path in candidates(folder):
@@ -318,7 +330,7 @@ def require(folder: Path, *, prefer_best: bool = False) -> Checkpoint:
     """As `load_last`, but none at all is an error."""
     checkpoint = load_last(folder, prefer_best=prefer_best)
     if checkpoint is None:
-        raise P2prlError(f"no checkpoint in {folder} yet; the first one comes with the first weights")
+        raise P2prlError(f"no checkpoint in {folder} yet; the first one comes with the first update")
     return checkpoint
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from p2prl import __version__
 from p2prl.core import messages as m
 from p2prl.core.standstill import Standstill
-from p2prl.errors import LearningFailed, MissingPackage, P2prlError, RemoteProtocolError, UsageError
+from p2prl.errors import LearningFailed, MissingPackage, P2prlError, RemoteProtocolError
 from p2prl.learn.contracts import Array, Batch, Learner
 from p2prl.learn.samples import columns_from_frames
 from p2prl.learn.sampling import Sampler
@@ -109,7 +109,7 @@ class Trainer:
         checkpoint.tidy(self.folder)
         last = checkpoint.load_last(self.folder)
         if last is not None:
-            _check_fits(last, self.learner)
+            checkpoint.check_fits(last, self.learner.weights())
             checkpoint.set_aside(self.folder, last)
             self.learner.load(last.learner)
             self.version, self.updates = last.meta.version, last.meta.updates
@@ -258,6 +258,8 @@ class Trainer:
         if not self._unpublished:
             self.version += 1
             self.keeper.published(self._published_at, self._snapshot if candidate else None, changed)
+        if self._saved_updates <= 0 < self.updates:
+            self.save()  # the first one: what plays can be evaluated, too
 
     # --- telling and saving
 
@@ -366,24 +368,12 @@ def make_learner(config: TrainerConfig) -> tuple[str, Learner]:
         ) from error
 
 
-def _check_fits(last: checkpoint.Checkpoint, learner: Learner) -> None:
-    """Raises UsageError if the checkpoint is of a network of another shape than the settings ask for."""
-    theirs = {name: (array.shape, array.dtype) for name, array in last.weights.items()}
-    ours = {name: (np.shape(array), np.asarray(array).dtype) for name, array in learner.weights().items()}
-    if theirs != ours:
-        names = sorted(name for name in theirs.keys() | ours.keys() if theirs.get(name) != ours.get(name))
-        raise UsageError(
-            f"{last.path} does not fit the agent's settings ({', '.join(names[:3])} differ); "
-            "resume with the settings that the run was started with, or start a new run"
-        )
-
-
 def child_main() -> int:
     """Run a trainer as a child process."""
 
     def main(config: TrainerConfig, loop: Loop) -> int:
         if config.check:
-            _check_fits(checkpoint.load(Path(config.check)), make_learner(config)[1])
+            checkpoint.check_fits(checkpoint.load(Path(config.check)), make_learner(config)[1].weights())
             return 0
         began = time.monotonic()
         trainer = Trainer(config, loop)

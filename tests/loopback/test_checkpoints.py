@@ -1,4 +1,4 @@
-"""A run that stops at a mean return leaves a `best` that reached it."""
+"""Which checkpoints there are: `best` of a run that reached its goal, and the first one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from pathlib import Path
 
 from p2prl.nodes import checkpoint
 from tests import kit
-from tests.loopback.survival_kit import RECOVERY_S, hosted
+from tests.conftest import wait_until
+from tests.loopback.survival_kit import END_S, PACED, RECOVERY_S, hosted
 
 SLOW = f"{kit.SAMPLES / 'slow.py'}:Slow"
 
@@ -28,3 +29,12 @@ def test_best_reached_the_goal_though_the_trainer_was_in_the_middle_of_an_update
     newest = checkpoint.load_last(run.results / "checkpoints")
     assert newest is not None
     assert newest.meta.updates == best.updates > 0
+
+
+def test_the_first_checkpoint_comes_with_the_first_weights_that_were_trained(tmp_path: Path) -> None:
+    settings = (*PACED, "--players", "1", "--set", "train.checkpoint_interval_s=1000")
+    with hosted(tmp_path, settings=settings) as run:
+        run.host.wait_for("progress", lambda e: e["updates"] > 0 and e["weights_version"] > 0, RECOVERY_S)
+        folder = run.results / "checkpoints"
+        wait_until(lambda: checkpoint.updates_of(folder), RECOVERY_S, "a checkpoint")
+        assert run.host.end(END_S) == 0
