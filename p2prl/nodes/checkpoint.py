@@ -28,7 +28,7 @@ from safetensors.numpy import load_file, save_file
 
 from p2prl.errors import CorruptCheckpoint, P2prlError, UsageError
 from p2prl.nodes.files import fsync_folder, write_atomically
-from p2prl.settings import EXPERIMENT_FILE
+from p2prl.settings import EXPERIMENT_FILE, RUN_FILE
 
 log = logging.getLogger("p2prl")
 
@@ -231,6 +231,11 @@ def of_run(path: Path) -> Path | None:
     return there if inside and (there.parent.parent / EXPERIMENT_FILE).is_file() else None
 
 
+def is_run(folder: Path) -> bool:
+    """True if `p2prl eval` and `p2prl host --resume` can do something with this folder."""
+    return all((folder / name).is_file() for name in (EXPERIMENT_FILE, RUN_FILE))
+
+
 def run_of_aside(path: Path) -> tuple[Path, Path] | None:
     """The run's folder and that of the checkpoints, if the path is, or is in, what a host that went back set aside."""
     there = path.absolute()
@@ -292,7 +297,7 @@ def load_last(folder: Path, *, prefer_best: bool = False) -> Checkpoint | None:
 
 
 def check_fits(last: Checkpoint, weights: Arrays) -> None:
-    """Raises UsageError if the checkpoint is of a network of another shape than the settings ask for, as in `weights`."""
+    """Raises UsageError if the checkpoint is of a network of another shape than `weights`, made by the settings."""
     theirs = {name: (array.shape, array.dtype) for name, array in last.weights.items()}
     ours = {name: (np.shape(array), np.asarray(array).dtype) for name, array in weights.items()}
     if theirs != ours:
