@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import shlex
+from pathlib import Path
 
 from p2prl.config import StopConfig
 from p2prl.core.episodes import WINDOW, EpisodeStats
@@ -53,6 +55,20 @@ def note_reached(prepared: Prepared, mean: float) -> None:
         save_run_file(prepared.folder, prepared.file)
     except OSError as error:
         log.warning("the run's folder does not say why the run ended: %s", error)
+
+
+def ended_at_once(run: Path | None) -> str:
+    """What is said when a second signal leaves no time to end in order.
+
+    Args:
+        run: the run's folder; None if there is none yet.
+    """
+    if run is None or not checkpoint.is_run(run):
+        return "p2prl: ended at once"
+    return (
+        "p2prl: ended at once; sessions and checkpoints are kept, updates after the last checkpoint are lost\n"
+        f"to go on:   p2prl host --resume --results {shlex.quote(str(run))}"
+    )
 
 
 def _figures(options: HostOptions, prepared: Prepared) -> tuple[int, float | None, int]:

@@ -19,7 +19,7 @@ from p2prl.nodes.announce import Announced, Announcer
 from p2prl.nodes.charges import LOCAL, Plan, check_options
 from p2prl.nodes.claim import Claim, claim_block, first_claim
 from p2prl.nodes.control import ControlLine
-from p2prl.nodes.ending import check_goes_on, note_reached, reached
+from p2prl.nodes.ending import check_goes_on, ended_at_once, note_reached, reached
 from p2prl.nodes.options import HostOptions
 from p2prl.nodes.own_host import drop_base, note_base
 from p2prl.nodes.prepare import Prepared, keep, prepare, save_run_file
@@ -438,7 +438,10 @@ def run_host(options: HostOptions, reporter: HostReporter) -> int:
             raise KeyboardInterrupt
         host.signalled = True
 
-    with end_on_signals(end), ExitStack() as locks:
+    def last_words() -> str:
+        return ended_at_once(host.prepared.folder if host is not None else None)
+
+    with end_on_signals(end, last_words), ExitStack() as locks:
         check_options(options)
         if options.resume:  # before anything in the folder is touched
             locks.enter_context(run_lock(options.results))

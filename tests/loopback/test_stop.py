@@ -183,6 +183,10 @@ def test_4_a_second_signal_means_now(tmp_path: Path) -> None:
             assert left["text"] == "signal"
             program.tell(signal.SIGINT)
             assert program.wait(1.0) == 130
+            said = program.wait_for_line("ended at once")
+            assert "updates after the last checkpoint are lost" in said
+            [run] = (tmp_path / "results").iterdir()
+            assert program.wait_for_line("to go on:").endswith(f"p2prl host --resume --results {run}")
             assert joiner.wait(PROMISE_S) == 0
         _, alive = psutil.wait_procs(children, 6.0)
         assert alive == []
