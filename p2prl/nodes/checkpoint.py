@@ -108,7 +108,7 @@ def save(
     Raises:
         OSError: the disk is full or not writable; nothing half-written counts.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(exist_ok=True)  # a run's folder that was deleted does not come back with this alone in it
     final = folder / (name or f"{meta.updates:010d}-v{meta.version}")
     part = folder / f".{final.name}{_PART}"
     shutil.rmtree(part, ignore_errors=True)
