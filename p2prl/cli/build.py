@@ -44,6 +44,7 @@ class ExperimentFlags:
     stop_steps: int | None = None
     stop_return: float | None = None
     stop_time: float | None = None
+    no_stop: bool = False
 
 
 def effective_experiment(flags: ExperimentFlags) -> Experiment:
@@ -52,6 +53,8 @@ def effective_experiment(flags: ExperimentFlags) -> Experiment:
     With an environment but no experiment, the default preset's settings do not apply: they suit another one.
     """
     base = find_experiment(flags.experiment or DEFAULT_PRESET)
+    if flags.no_stop:
+        base = msgspec.structs.replace(base, stop=StopConfig())
     if flags.env is not None and flags.experiment is None and flags.env != base.env.id:
         base = with_env(Experiment(), flags.env)
     if flags.env is not None:
@@ -64,8 +67,7 @@ def effective_experiment(flags: ExperimentFlags) -> Experiment:
 def resumed_experiment(flags: ExperimentFlags, results: Path) -> tuple[Path, Path | None, Experiment]:
     """The folder of the run to go on with, the checkpoint to go back to, if one is named, and the run's experiment.
 
-    Flags are laid over what it was started with. Its stop conditions are not taken over: who resumes a run that reached
-    them wants it to go on.
+    Flags are laid over what it was started with; its stop conditions hold on, unless `no_stop` lifts them.
 
     Raises:
         UsageError: there is no such run, or the flags ask for another experiment, environment or agent than it has.
@@ -75,8 +77,15 @@ def resumed_experiment(flags: ExperimentFlags, results: Path) -> tuple[Path, Pat
     results = existing_folder(results)
     wanted = _named(flags)
     one = checkpoint.of_run(results)
+    if one is None and (aside := checkpoint.run_of_aside(results)) is not None:
+        raise UsageError(
+            f"{results} is what a host that went back took out of {aside[0]}: p2prl eval takes it; to go on from one "
+            f"of its checkpoints, copy that into {aside[0] / 'checkpoints'} and resume from there"
+        )
     folder = latest_run(results if one is None else one.parent.parent, wanted)
-    base = msgspec.structs.replace(load_experiment(folder / EXPERIMENT_FILE), stop=StopConfig())
+    base = load_experiment(folder / EXPERIMENT_FILE)
+    if flags.no_stop:
+        base = msgspec.structs.replace(base, stop=StopConfig())
     asked_agent = None if flags.agent is None else with_agent(base, flags.agent).agent.name
     for flag, asked, has in (("--env", flags.env, base.env.id), ("--agent", asked_agent, base.agent.name)):
         if asked not in (None, has):

@@ -276,10 +276,14 @@ def _made(make_env: Callable[..., gym.Env[Any, Any]], env_id: str) -> gym.Env[An
 
 def _from_folder(folder: Path) -> _Policy:
     chosen: checkpoint.Checkpoint
-    one = checkpoint.of_run(folder)
+    one, aside = checkpoint.of_run(folder), checkpoint.run_of_aside(folder)
     if one is not None:
         chosen = checkpoint.load(one)
         run = one.parent.parent
+    elif aside is not None:
+        run, there = aside
+        one_of_them = folder.absolute().parent == there
+        chosen = checkpoint.load(folder) if one_of_them else checkpoint.require(there, prefer_best=True)
     else:
         run = latest_run(folder)
         chosen = checkpoint.require(run / "checkpoints", prefer_best=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,13 +41,18 @@ _SPARE_BYTES = 200_000_000
 
 
 class RunFile(msgspec.Struct):
-    """`run.json`: what names a run for ever, and under which name and port it was hosted last."""
+    """`run.json`: what names a run for ever, and under which name and port it was hosted last.
+
+    Attributes:
+        reached_return: the mean return at which it ended, if that was what it was to stop at.
+    """
 
     run_id: str
     name: str
     created: float
     base_port: int = 0
     host_name: str = ""
+    reached_return: float | None = None
 
 
 @dataclass(frozen=True)
@@ -182,14 +188,17 @@ def check_memory(schema: SessionSchema, replay: ReplaySpec) -> None:
 
 
 def open_folder(experiment: Experiment, results: Path, resume: bool) -> tuple[Path, RunFile]:
-    """The run's folder, made or found, with `experiment.toml` and `run.json` in it."""
+    """The run's folder and what `run.json` says: found, or made with `experiment.toml` beside it.
+
+    In one that is found nothing is changed: `keep` does that, once the start is known to work.
+    """
     if resume:
         folder = results
         try:
             file = msgspec.json.decode((folder / RUN_FILE).read_bytes(), type=RunFile)
         except (OSError, msgspec.DecodeError, RecursionError) as error:
             raise UsageError(f"{folder} cannot be resumed: {RUN_FILE} is missing or unreadable") from error
-        _write_experiment(folder, experiment)
+        _check_room(folder, experiment)
         return folder, file
     if (results / RUN_FILE).exists():
         raise UsageError(
@@ -202,8 +211,20 @@ def open_folder(experiment: Experiment, results: Path, resume: bool) -> tuple[Pa
     return folder, file
 
 
+def _check_room(folder: Path, experiment: Experiment) -> None:
+    """Raises OSError if the disk would not take what `keep` writes: better now than when all is up."""
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{EXPERIMENT_FILE}.") as probe:
+        probe.write(dump_experiment(experiment).encode())
+
+
+def keep(prepared: Prepared, experiment: Experiment) -> None:
+    """Write what this start changed into the run's folder. Raises OSError."""
+    save_run_file(prepared.folder, prepared.file)
+    _write_experiment(prepared.folder, experiment)
+
+
 def save_run_file(folder: Path, file: RunFile) -> None:
-    """Write `run.json`."""
+    """Write `run.json`. Raises OSError."""
     write_atomically(folder / RUN_FILE, msgspec.json.encode(file), durable=True)
 
 

@@ -61,7 +61,7 @@ def build_status(view: StatusView) -> m.StatusReply:
         return_mean_all=broker.episodes.mean_all,
         updates=broker.trainer.updates,
         weights_version=broker.saved.weights_version,
-        lag_mean=broker.trainer.lag_mean,
+        lag_mean=broker.trainer.lag_mean or 0.0,
         bundles=totals,
         nodes=nodes,
         shards=[broker.desk.row(index, view.now) for index in range(broker.config.shards)],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from p2prl.cli.build import ExperimentFlags, check_installed, effective_experiment, resumed_experiment
@@ -12,7 +13,7 @@ from p2prl.cli.context import node_name
 from p2prl.cli.evaluate import result_lines, result_object
 from p2prl.cli.ls import host_object, host_table
 from p2prl.cli.output import json_line
-from p2prl.config import AgentConfig, EnvConfig, Experiment, ReplayConfig
+from p2prl.config import AgentConfig, EnvConfig, Experiment, ReplayConfig, StopConfig
 from p2prl.core.schema import check_schema
 from p2prl.errors import UsageError
 from p2prl.learn.spaces import agent_schema, env_spec
@@ -110,6 +111,13 @@ def test_resume_takes_the_runs_own_experiment(tmp_path: Path) -> None:
     assert resumed_experiment(ExperimentFlags(experiment="cartpole", agent="dqn"), run) == (run, None, saved)
     _, _, found = resumed_experiment(ExperimentFlags(stop_steps=7), tmp_path)
     assert (found.stop.steps, found.agent) == (7, saved.agent)
+    ending = msgspec.structs.replace(saved, stop=StopConfig(steps=9, mean_return=475.0))
+    (run / "experiment.toml").write_text(dump_experiment(ending), encoding="utf-8")
+    assert resumed_experiment(ExperimentFlags(), tmp_path)[2].stop == ending.stop, "not forgotten"
+    _, _, found = resumed_experiment(ExperimentFlags(stop_steps=11), tmp_path)
+    assert found.stop == StopConfig(steps=11, mean_return=475.0)
+    _, _, found = resumed_experiment(ExperimentFlags(no_stop=True, stop_steps=11), tmp_path)
+    assert found.stop == StopConfig(steps=11)
     for flags in (ExperimentFlags(env="chain"), ExperimentFlags(agent="cem")):
         with pytest.raises(UsageError, match="was started with"):
             resumed_experiment(flags, tmp_path)
