@@ -12,6 +12,8 @@ import numpy as np
 import psutil
 
 from p2prl.core import messages as m
+from p2prl.core.schema import SessionSchema
+from p2prl.core.spaces import EnvSpec, difference
 from p2prl.errors import MissingPackage, P2prlError, RemoteProtocolError, UsageError
 from p2prl.learn.contracts import Actor, Agent
 from p2prl.learn.environments import EnvironmentFailed
@@ -84,12 +86,7 @@ class Player:
             spec = env_spec(env, run.env_id)
         finally:
             env.close()
-        schema = agent_schema(spec, agent, run.schema.ticks)
-        if schema.digest() != run.schema.digest():
-            raise SchemaDiffers(
-                f"{run.env_id} or {run.agent_name} differs from the host's: other spaces or fields; install what "
-                f"the host has ({run.env_package or 'its environment'}, {run.agent_package or 'its agent'})"
-            )
+        schema = self._same_schema(agent, spec)
         sequence = np.random.SeedSequence((run.seed, config.seat.seed, config.start))
         self.rollout = Rollout(
             make_env,
@@ -116,6 +113,21 @@ class Player:
         )
         self.socket.send([frames.encode(hello)])
         self.loop.when_idle(self._work)
+
+    def _same_schema(self, agent: Agent, spec: EnvSpec) -> SessionSchema:
+        """The host's schema, made anew here. Raises SchemaDiffers if the environment or the agent is another one."""
+        run = self.run
+        if what := difference(spec, run.env):
+            has = f"install what the host has ({run.env_package})" if run.env_package else ""
+            advice = has or "use the module that the host has"
+            raise SchemaDiffers(f"{run.env_id} differs from the host's: {what}; {advice}")
+        schema = agent_schema(spec, agent, run.schema.ticks)
+        if schema.digest() != run.schema.digest():
+            raise SchemaDiffers(
+                f"{run.agent_name} differs from the host's: {_other_columns(schema, run.schema)}; install what the "
+                f"host has ({run.env_package or 'its environment'}, {run.agent_package or 'its agent'})"
+            )
+        return schema
 
     def _agent_class(self) -> type[Agent]:
         run, own = self.run, self.config.agent
@@ -235,6 +247,13 @@ class SchemaDiffers(P2prlError):
 
 class AgentFailed(P2prlError):
     """The agent's own code raised while it played."""
+
+
+def _other_columns(ours: SessionSchema, theirs: SessionSchema) -> str:
+    """Which columns of a session are not those of the host's."""
+    here, there = ({column.name: column for column in schema.columns} for schema in (ours, theirs))
+    names = sorted(name for name in here.keys() | there.keys() if here.get(name) != there.get(name))
+    return f"other fields ({', '.join(names)})" if names else "its fields in another order"
 
 
 def failure_kind(error: P2prlError) -> m.FailureKind:
