@@ -18,8 +18,9 @@ from p2prl.errors import MissingPackage, P2prlError, RemoteProtocolError, UsageE
 from p2prl.learn.contracts import Actor, Agent
 from p2prl.learn.environments import EnvironmentFailed
 from p2prl.learn.evaluation import run_evaluation_seed
+from p2prl.learn.own_columns import OwnColumns
 from p2prl.learn.rollout import Bundle, Rollout
-from p2prl.learn.spaces import agent_schema, env_spec
+from p2prl.learn.spaces import OutsideSpace, agent_schema, env_spec
 from p2prl.net.loop import Loop
 from p2prl.net.sockets import Limits, Network
 from p2prl.nodes.evaluator import Evaluator
@@ -87,6 +88,7 @@ class Player:
         finally:
             env.close()
         schema = self._same_schema(agent, spec)
+        self._own_columns = OwnColumns(schema)
         sequence = np.random.SeedSequence((run.seed, config.seat.seed, config.start))
         self.rollout = Rollout(
             make_env,
@@ -178,7 +180,11 @@ class Player:
 
     def _play(self) -> Bundle:
         try:
-            return self.rollout.collect(self.evaluator.tick if self.evaluator.busy else None)
+            bundle = self.rollout.collect(self.evaluator.tick if self.evaluator.busy else None)
+            self._own_columns.check(bundle.columns)
+            return bundle
+        except OutsideSpace as error:
+            raise AgentFailed(f"{self.run.agent_name} acted outside its space: {error}") from error
         except P2prlError:
             raise
         except Exception as error:
