@@ -12,9 +12,17 @@ from pathlib import Path
 import numpy as np
 
 from p2prl import __version__
+from p2prl.blame import raised
 from p2prl.core import messages as m
 from p2prl.core.standstill import Standstill
-from p2prl.errors import LearningFailed, MissingPackage, P2prlError, RemoteProtocolError, UsageError
+from p2prl.errors import (
+    AgentRaised,
+    LearningFailed,
+    MissingPackage,
+    P2prlError,
+    RemoteProtocolError,
+    UsageError,
+)
 from p2prl.learn.contracts import Array, Batch, Learner
 from p2prl.learn.samples import columns_from_frames
 from p2prl.learn.sampling import Sampler
@@ -27,6 +35,7 @@ from p2prl.nodes.control import ControlLine
 from p2prl.nodes.device import choose_device, most_threads, use_threads
 from p2prl.nodes.files import DiskTrouble
 from p2prl.nodes.guard import Guard, advice
+from p2prl.nodes.named_learner import NamedLearner
 from p2prl.nodes.process import emit, run_child
 from p2prl.nodes.threads import Threads
 from p2prl.nodes.trainer_config import TrainerConfig
@@ -103,12 +112,19 @@ class Trainer:
         agent = make_agent(cls, config.run.env, config.run.agent_settings)
         self.guard.advice = advice(cls, config.run.agent_settings, config.run.env_id)
         try:
-            self.learner = agent.learner(self.device, config.run.seed)
+            learner = agent.learner(self.device, config.run.seed)
         except ModuleNotFoundError as error:
             raise MissingPackage(
                 f"training {config.run.agent_name} needs {error.name}: pip install 'p2prl[train]'",
                 "p2prl[train]",
             ) from error
+        except P2prlError:
+            raise
+        except Exception as error:
+            raise AgentRaised(
+                f"{config.run.agent_name}: its learner cannot be made: {raised(error)}"
+            ) from error
+        self.learner = NamedLearner(learner, config.run.agent_name)
         self.threads = Threads(most_threads(self.device), use_threads)
         checkpoint.tidy(self.folder)
         last = checkpoint.load_last(self.folder)
