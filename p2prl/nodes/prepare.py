@@ -17,9 +17,9 @@ from p2prl.core.schema import SessionSchema, check_schema
 from p2prl.core.spaces import EnvSpec
 from p2prl.errors import LimitsForbid, P2prlError, UsageError
 from p2prl.learn.contracts import Agent, ReplaySpec
-from p2prl.learn.environments import EnvironmentFailed
+from p2prl.learn.environments import try_environment
 from p2prl.learn.samples import check_batch
-from p2prl.learn.spaces import agent_schema, env_spec
+from p2prl.learn.spaces import agent_schema
 from p2prl.nodes.files import write_atomically
 from p2prl.places import tidy
 from p2prl.registry import (
@@ -68,18 +68,7 @@ def prepare(experiment: Experiment, results: Path, resume: bool) -> Prepared:
     """
     cls = resolve_agent(experiment.agent.name)
     make_env = make_env_factory(experiment.env.id, experiment.env.args)
-    try:
-        env = make_env()
-    except P2prlError:
-        raise
-    except Exception as error:
-        raise EnvironmentFailed(
-            f"{experiment.env.id} cannot be made: {type(error).__name__}: {error}", 0
-        ) from error
-    try:
-        spec = env_spec(env, experiment.env.id)
-    finally:
-        env.close()
+    spec = try_environment(make_env, experiment.env.id)
     agent = make_agent(cls, spec, experiment.agent.settings)
     replay = effective_replay(agent, experiment.replay)
     schema = _schema(spec, agent, replay)

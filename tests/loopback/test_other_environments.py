@@ -67,3 +67,72 @@ def test_a_joiner_with_other_spaces_is_refused_whatever_the_agent_stores(
         host.wait_for_line("joiner: schema: game:Game-v0 differs from the host's")
         assert host.end() == 0
     assert "Traceback" not in joiner.stderr
+
+
+#: What a person may have written instead of GAME, and the one line that says what is wrong with it.
+BROKEN = [
+    (
+        "import gymnasium as gym",
+        "raise RuntimeError('module broke')",
+        "the module game cannot be imported: RuntimeError: module broke (game.py line 2)",
+    ),
+    (
+        "return self.look(), {}",
+        "raise KeyError('place')",
+        "game:Game-v0: reset raised KeyError: 'place' (game.py line 12)",
+    ),
+    (
+        "return self.look(), {}",
+        "return self.look()",
+        "game:Game-v0: reset() must give (observation, info), gave one value, of the type ndarray",
+    ),
+    (
+        ", self.left == 0, False, {}",
+        ", self.left == 0, {}",
+        "game:Game-v0: step() must give (observation, reward, terminated, truncated, info), gave 4 values",
+    ),
+    (
+        "self.left -= 1",
+        "1 / 0",
+        "game:Game-v0: step raised ZeroDivisionError: division by zero (game.py line 15)",
+    ),
+    (
+        "class Game(gym.Env):",
+        "class Game(gym.Env):\n    def __init__(self): raise OSError('no port')\n",
+        "game:Game-v0 cannot be made: OSError: no port (game.py line 6)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "told"), BROKEN)
+def test_a_host_tries_its_environment_before_it_starts(tmp_path: Path, old: str, new: str, told: str) -> None:
+    here = write_game(tmp_path / "here")
+    text = (here / "game.py").read_text()
+    (here / "game.py").write_text(text.replace(old, new))
+    results = tmp_path / "results"
+    done = kit.run(
+        tmp_path, "host", "--env", "game:Game-v0", "--agent", "cem", "--results", str(results), cwd=here
+    )
+    assert done.returncode in (1, 2)
+    assert done.stderr.splitlines() == [f"p2prl: {told}"]
+    assert not results.exists()
+
+
+def test_a_joiner_tries_its_environment_before_it_plays(tmp_path: Path) -> None:
+    base = kit.free_base()
+    here, there = write_game(tmp_path / "here"), write_game(tmp_path / "there")
+    text = (there / "game.py").read_text()
+    (there / "game.py").write_text(
+        text.replace("import gymnasium as gym", "raise RuntimeError('module broke')")
+    )
+    flags = ("--env", "game:Game-v0", "--agent", "cem", "--players", "0")
+    with (
+        kit.host(tmp_path, *flags, port=base, cwd=here) as host,
+        kit.join(tmp_path, target=f"127.0.0.1:{base}", cwd=there) as joiner,
+    ):
+        assert joiner.wait(30) == 1
+        assert joiner.errors[-1] == (
+            "p2prl: the module game cannot be imported: RuntimeError: module broke (game.py line 2)"
+        )
+        assert host.end() == 0
+    assert "Traceback" not in joiner.stderr
