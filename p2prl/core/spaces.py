@@ -144,6 +144,20 @@ def in_words(space: Space) -> str:
     return f"{names.get(space.kind, space.kind)}{space.shape}"
 
 
+def spaces_in_words(spec: EnvSpec) -> dict[str, str]:
+    """Each leaf of an environment's spaces in words, by its dotted name, for a file that people may read.
+
+    >>> box = Leaf("box", "float32", (4,), (0.0,), (1.0,))
+    >>> spaces_in_words(EnvSpec("A", box, box))
+    {'observation': 'Box(4,) of float32', 'action': 'Box(4,) of float32'}
+    """
+    named = (*leaves(spec.observation, "observation"), *leaves(spec.action, "action"))
+    return {
+        name: f"{in_words(leaf)} of {leaf.dtype}" if leaf.kind == "box" else in_words(leaf)
+        for name, leaf in named
+    }
+
+
 def _bounds(leaf: Leaf) -> str:
     """The bounds, all of them if they are few."""
     low, high = (", ".join(f"{value:g}" for value in side[:4]) for side in (leaf.low, leaf.high))

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from p2prl.blame import raised
-from p2prl.errors import AgentRaised, P2prlError
-from p2prl.learn.contracts import Array, Batch, Learner, Update, Weights
+from p2prl.errors import AgentRaised, MissingPackage, P2prlError
+from p2prl.learn.contracts import Agent, Array, Batch, Learner, Update, Weights
 
 T = TypeVar("T")
 
@@ -52,3 +52,23 @@ class NamedLearner:
         except Exception as error:
             text = f"{self._agent}: its learner's {where} raised {raised(error)}"
             raise AgentRaised(text, fruitless=not self._updated) from error
+
+
+def make_learner(agent: Agent, name: str, device: str, seed: int) -> NamedLearner:
+    """The agent's learner; `name` is the agent's, for people.
+
+    Raises:
+        MissingPackage: it needs torch, or another module, that is not installed.
+        AgentRaised: it raised.
+    """
+    try:
+        learner = agent.learner(device, seed)
+    except ModuleNotFoundError as error:
+        raise MissingPackage(
+            f"training {name} needs {error.name}: pip install 'p2prl[train]'", "p2prl[train]"
+        ) from error
+    except P2prlError:
+        raise
+    except Exception as error:
+        raise AgentRaised(f"{name}: its learner cannot be made: {raised(error)}") from error
+    return NamedLearner(learner, name)

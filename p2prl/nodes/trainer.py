@@ -12,13 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from p2prl import __version__
-from p2prl.blame import raised
 from p2prl.core import messages as m
 from p2prl.core.standstill import Standstill
 from p2prl.errors import (
-    AgentRaised,
     LearningFailed,
-    MissingPackage,
     P2prlError,
     RemoteProtocolError,
     UsageError,
@@ -35,7 +32,7 @@ from p2prl.nodes.control import ControlLine
 from p2prl.nodes.device import choose_device, most_threads, use_threads
 from p2prl.nodes.files import DiskTrouble
 from p2prl.nodes.guard import Guard, advice
-from p2prl.nodes.named_learner import NamedLearner
+from p2prl.nodes.named_learner import make_learner
 from p2prl.nodes.process import emit, run_child
 from p2prl.nodes.threads import Threads
 from p2prl.nodes.trainer_config import TrainerConfig
@@ -111,20 +108,7 @@ class Trainer:
         self.device = choose_device(config.device, config.run.agent_name, is_accelerated(cls))
         agent = make_agent(cls, config.run.env, config.run.agent_settings)
         self.guard.advice = advice(cls, config.run.agent_settings, config.run.env_id)
-        try:
-            learner = agent.learner(self.device, config.run.seed)
-        except ModuleNotFoundError as error:
-            raise MissingPackage(
-                f"training {config.run.agent_name} needs {error.name}: pip install 'p2prl[train]'",
-                "p2prl[train]",
-            ) from error
-        except P2prlError:
-            raise
-        except Exception as error:
-            raise AgentRaised(
-                f"{config.run.agent_name}: its learner cannot be made: {raised(error)}"
-            ) from error
-        self.learner = NamedLearner(learner, config.run.agent_name)
+        self.learner = make_learner(agent, config.run.agent_name, self.device, config.run.seed)
         self.threads = Threads(most_threads(self.device), use_threads)
         checkpoint.tidy(self.folder)
         last = checkpoint.load_last(self.folder)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -136,3 +139,37 @@ def test_a_joiner_tries_its_environment_before_it_plays(tmp_path: Path) -> None:
         )
         assert host.end() == 0
     assert "Traceback" not in joiner.stderr
+
+
+def test_an_environment_that_changed_under_a_run_is_named_by_resume_and_eval(tmp_path: Path) -> None:
+    base = kit.free_base()
+    here = write_game(tmp_path / "here")
+    flags = ("--env", "game:Game-v0", "--agent", "cem", "--players", "1", "--stop-steps", "5000")
+    with kit.host(tmp_path, *flags, port=base, cwd=here) as host:
+        results = Path(host.wait_for("started")["results"])
+        assert host.wait(60) == 0
+    write_game(here, size=4)
+    told = (
+        f"p2prl: game:Game-v0 has changed since {results.name} began: observation was Box(3,) of float32, and is "
+        "Box(4,) of float32 now; put it back as it was, or start a new run"
+    )
+    again = ("--resume", "--results", str(results), "--players", "0")
+    with kit.host(tmp_path, *again, port=base, cwd=here) as resumed:
+        assert resumed.wait(30) == 2
+    assert resumed.errors == [told]
+    done = kit.run(tmp_path, "eval", str(results), "-n", "2", cwd=here)
+    assert (done.returncode, done.stderr.splitlines()) == (2, [told])
+
+
+def test_a_host_without_torch_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from p2prl.cli.main import main\n"
+        f"sys.exit(main(['host', 'chain', '--results', {str(results)!r}]))"
+    )
+    env = {**os.environ, "P2PRL_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == ["p2prl: training dqn needs torch: pip install 'p2prl[train]'"]
+    assert not results.exists()
