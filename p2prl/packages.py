@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from importlib import metadata
 
-from p2prl.errors import MissingPackage
+from p2prl.errors import MissingPackage, UsageError
 
 
 def missing_package(name: str, error: Exception, provided_by: str = "") -> MissingPackage:
@@ -17,10 +17,12 @@ def missing_package(name: str, error: Exception, provided_by: str = "") -> Missi
     elif not package and isinstance(error, ModuleNotFoundError) and error.name:
         module = error.name.split(".")[0]
         if name.startswith(f"{error.name}:"):  # no advice to install whatever has that name on the internet
-            return MissingPackage(
+            missing = MissingPackage(
                 f"{name}: there is no Python module {module} here; put {module}.py into the folder that p2prl is "
                 "started in, or install the package that has it"
             )
+            missing.exit_code = UsageError.exit_code  # likelier mistyped than missing
+            return missing
         package = module
     if not package:
         return MissingPackage(f"{name} cannot be imported: {' '.join(str(error).split())}")

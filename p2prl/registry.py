@@ -338,9 +338,8 @@ def _unknown_env(env_id: str, error: Exception, provided_by: str = "") -> P2prlE
         return MissingPackage(
             f'{env_id} needs a package that is missing here: pip install "{package}"', package
         )
-    names = env_names()
-    bare = {name.rpartition("-v")[0].lower(): name for name in names if "-v" in name}
-    close = difflib.get_close_matches(env_id, names, 3, 0.6)
+    bare = _newest(env_names())
+    close = difflib.get_close_matches(env_id, list(bare.values()), 3, 0.6)
     close += [bare[key] for key in difflib.get_close_matches(env_id.lower(), list(bare), 3, 0.6)]
     if not close and isinstance(error, gym_error.NamespaceNotFound):
         return UsageError(
@@ -349,6 +348,16 @@ def _unknown_env(env_id: str, error: Exception, provided_by: str = "") -> P2prlE
     return UsageError(
         f"no environment {env_id!r}{_listed(list(dict.fromkeys(close))[:3], 'p2prl experiments lists them')}"
     )
+
+
+def _newest(names: Iterable[str]) -> dict[str, str]:
+    """Of ids that differ in their version alone the newest, by the id without it, in lower case."""
+    newest: dict[str, tuple[int, str]] = {}
+    for name in names:
+        base, _, version = name.rpartition("-v")
+        key, number = (base, int(version)) if base and version.isdecimal() else (name, 0)
+        newest[key.lower()] = max(newest.get(key.lower(), (-1, "")), (number, name))
+    return {key: name for key, (_, name) in newest.items()}
 
 
 def _unknown_agent(name: str, known: list[str], provided_by: str) -> P2prlError:

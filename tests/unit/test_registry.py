@@ -107,6 +107,7 @@ def test_an_unknown_environment_names_the_nearest(installed: Path, asked: str, n
     with pytest.raises(UsageError) as caught:
         registry.make_env_factory(asked, {})
     assert nearest in str(caught.value)
+    assert "CartPole-v0" not in str(caught.value), "only the newest version is of use"
     assert "\n" not in str(caught.value)
 
 
@@ -204,6 +205,7 @@ def test_nobody_is_told_to_install_a_guessed_name_from_the_internet() -> None:
     with pytest.raises(MissingPackage, match="no Python module no_such_package_here here") as caught:
         registry.make_env_factory("no_such_package_here:World-v0", {})
     assert "pip install" not in str(caught.value)
+    assert caught.value.exit_code == UsageError.exit_code, "as any other name that is not there"
     with pytest.raises(UsageError, match="is no Python module"):
         registry.make_env_factory("./my-file.py:World-v0", {})
 
