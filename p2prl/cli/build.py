@@ -61,6 +61,8 @@ def effective_experiment(flags: ExperimentFlags) -> Experiment:
         base = with_env(base, flags.env)
     if flags.agent is not None:
         base = with_agent(base, flags.agent)
+    elif flags.experiment is not None:
+        _check_settings(base, flags.experiment)
     return lay_flags(base, flags)
 
 
@@ -86,6 +88,7 @@ def resumed_experiment(flags: ExperimentFlags, results: Path) -> tuple[Path, Pat
     base = load_experiment(folder / EXPERIMENT_FILE)
     if flags.no_stop:
         base = msgspec.structs.replace(base, stop=StopConfig())
+    _check_settings(base, str(folder / EXPERIMENT_FILE))
     asked_agent = None if flags.agent is None else with_agent(base, flags.agent).agent.name
     for flag, asked, has in (("--env", flags.env, base.env.id), ("--agent", asked_agent, base.agent.name)):
         if asked not in (None, has):
@@ -149,6 +152,20 @@ def check_installed(experiment: Experiment) -> None:
     agent = resolve_agent(experiment.agent.name)
     fit(agent.Settings, experiment.agent.settings, "agent.")
     make_env_factory(experiment.env.id, experiment.env.args)
+
+
+def _check_settings(experiment: Experiment, source: str) -> None:
+    """Raises UsageError, naming `source`, if the agent has no such settings; one that cannot be had is told later."""
+    from p2prl.registry import resolve_agent
+
+    try:
+        settings = resolve_agent(experiment.agent.name).Settings
+    except P2prlError:
+        return
+    try:
+        fit(settings, experiment.agent.settings, "agent.")
+    except UsageError as error:
+        raise UsageError(f"{source}: {error}") from error
 
 
 def _setting_names(agent: str) -> list[str]:

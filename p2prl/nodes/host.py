@@ -111,8 +111,8 @@ class Host:
 
     def start(self) -> None:
         """Start the processes, and mDNS beside them; the rest happens on the loop."""
-        if self.options.open:
-            self.say("warning", "host", OPEN_WARNING)
+        for text in (*([OPEN_WARNING] if self.options.open else []), *self.prepared.warnings):
+            self.say("warning", "host", text)
         if not self.recorder.has_board:
             self.say("info", "host", "tensorboard is not installed: figures go to progress.jsonl only")
         if self.options.advertise:

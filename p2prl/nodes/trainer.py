@@ -14,7 +14,7 @@ import numpy as np
 from p2prl import __version__
 from p2prl.core import messages as m
 from p2prl.core.standstill import Standstill
-from p2prl.errors import LearningFailed, MissingPackage, P2prlError, RemoteProtocolError
+from p2prl.errors import LearningFailed, P2prlError, RemoteProtocolError
 from p2prl.learn.contracts import Array, Batch, Learner
 from p2prl.learn.samples import columns_from_frames
 from p2prl.learn.sampling import Sampler
@@ -27,6 +27,7 @@ from p2prl.nodes.control import ControlLine
 from p2prl.nodes.device import choose_device, most_threads, use_threads
 from p2prl.nodes.files import DiskTrouble
 from p2prl.nodes.guard import Guard, advice
+from p2prl.nodes.named_learner import NamedLearner, make_learner
 from p2prl.nodes.process import emit, run_child
 from p2prl.nodes.threads import Threads
 from p2prl.nodes.trainer_config import TrainerConfig
@@ -102,7 +103,7 @@ class Trainer:
     def start(self) -> None:
         """Make the learner, which may import torch; then take back a checkpoint, if there is one."""
         config = self.config
-        self.device, self.learner = make_learner(config)
+        self.device, self.learner = learner_of(config)
         cls = resolve_agent(config.agent)
         self.guard.advice = advice(cls, config.run.agent_settings, config.run.env_id)
         self.threads = Threads(most_threads(self.device), use_threads)
@@ -356,16 +357,12 @@ class Trainer:
         return True
 
 
-def make_learner(config: TrainerConfig) -> tuple[str, Learner]:
-    """The device and the learner on it, which may import torch. Raises UsageError, MissingPackage."""
+def learner_of(config: TrainerConfig) -> tuple[str, NamedLearner]:
+    """The device and the learner on it, which may import torch. Raises as `choose_device` and `make_learner`."""
     run, cls = config.run, resolve_agent(config.agent)
     device = choose_device(config.device, run.agent_name, is_accelerated(cls))
-    try:
-        return device, make_agent(cls, run.env, run.agent_settings).learner(device, run.seed)
-    except ModuleNotFoundError as error:
-        raise MissingPackage(
-            f"training {run.agent_name} needs {error.name}: pip install 'p2prl[train]'", "p2prl[train]"
-        ) from error
+    agent = make_agent(cls, run.env, run.agent_settings)
+    return device, make_learner(agent, run.agent_name, device, run.seed)
 
 
 def child_main() -> int:
@@ -373,7 +370,7 @@ def child_main() -> int:
 
     def main(config: TrainerConfig, loop: Loop) -> int:
         if config.check:
-            checkpoint.check_fits(checkpoint.load(Path(config.check)), make_learner(config)[1].weights())
+            checkpoint.check_fits(checkpoint.load(Path(config.check)), learner_of(config)[1].weights())
             return 0
         began = time.monotonic()
         trainer = Trainer(config, loop)

@@ -97,7 +97,26 @@ def test_a_reward_that_is_not_finite_is_a_fault_of_the_environment() -> None:
             obs, _, *rest = super().step(action)
             return obs, math.nan, *rest
 
-    with pytest.raises(EnvironmentFailed, match="the reward is nan"):
+    with pytest.raises(EnvironmentFailed, match="step gave the reward nan"):
+        evaluate(lambda: Broken(make()), SPEC, Rightwards(), 2, seed=3)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (
+            lambda obs, *rest: (obs, *rest[1:]),
+            r"step\(\) must give \(observation, reward, terminated, truncated, info\)",
+        ),
+        (lambda obs, *rest: (np.zeros(9), *rest), "step gave what does not fit: could not broadcast"),
+    ],
+)
+def test_an_answer_of_another_form_is_not_called_an_error_that_was_raised(answer: Any, said: str) -> None:
+    class Broken(gym.Wrapper[Any, Any, Any, Any]):
+        def step(self, action: Any) -> Any:
+            return answer(*super().step(action))
+
+    with pytest.raises(EnvironmentFailed, match=said):
         evaluate(lambda: Broken(make()), SPEC, Rightwards(), 2, seed=3)
 
 
