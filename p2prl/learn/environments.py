@@ -22,6 +22,7 @@ MakeEnv = Callable[[], "gym.Env[Any, Any]"]
 Writer = tuple[str, Callable[[Any], Any]]
 
 
+_TRIES = 3
 #: What Gymnasium says of each.
 _FORMS = {
     "reset": "reset() must give (observation, info)",
@@ -50,7 +51,7 @@ class WrongAnswer(ValueError):
 
 
 class BrokenEnvironment(UsageError):
-    """An environment cannot even be reset and stepped once."""
+    """An environment's first answers are not of the form that they must have: another try would not help."""
 
 
 def slot_seed(seed: int, slot: int, failures: int = 0) -> int:
@@ -131,10 +132,20 @@ def _given(answer: Any) -> str:
 def try_environment(make_env: MakeEnv, env_id: str) -> EnvSpec:
     """Make an environment, reset it and make one step with an action of its space; its description.
 
+    One that raises is tried again, with a new one: that may pass, and does where it fails now and then.
+
     Raises:
-        UsageError: its spaces cannot be stored, or it breaks at once; then the text says what is wrong.
+        UsageError: its spaces cannot be stored, or an answer is not of Gymnasium's form; the text says what is wrong.
+        EnvironmentFailed: it raised each time.
         MissingPackage: it needs a package that is not installed.
     """
+    for seed in range(_TRIES - 1):
+        with contextlib.suppress(EnvironmentFailed):
+            return _try_once(make_env, env_id, seed)
+    return _try_once(make_env, env_id, _TRIES - 1)
+
+
+def _try_once(make_env: MakeEnv, env_id: str, seed: int) -> EnvSpec:
     try:
         env = make_env()
     except P2prlError:
@@ -143,28 +154,28 @@ def try_environment(make_env: MakeEnv, env_id: str) -> EnvSpec:
         raise EnvironmentFailed(f"{env_id} cannot be made: {raised(error)}", 0) from error
     try:
         spec = env_spec(env, env_id)
-        _try_one_step(env, spec)
+        _try_one_step(env, spec, seed)
         return spec
     finally:
         with contextlib.suppress(Exception):  # it may be broken: what it says on closing is no news
             env.close()
 
 
-def _try_one_step(env: gym.Env[Any, Any], spec: EnvSpec) -> None:
+def _try_one_step(env: gym.Env[Any, Any], spec: EnvSpec, seed: int) -> None:
     where = "reset"
     try:
-        answer = env.reset(seed=0)
+        answer = env.reset(seed=seed)
         check_reset(answer)
         check_shapes(spec, answer[0], 0)
-        env.action_space.seed(0)
+        env.action_space.seed(seed)
         where = "step"
         check_step(env.step(env.action_space.sample()))
     except WrongAnswer as error:
         raise BrokenEnvironment(f"{spec.id}: {error}") from error
-    except P2prlError as error:
+    except EnvironmentFailed as error:
         raise BrokenEnvironment(str(error)) from error
     except Exception as error:
-        raise BrokenEnvironment(f"{spec.id}: {where} raised {raised(error)}") from error
+        raise EnvironmentFailed(f"{spec.id}: {where} raised {raised(error)}", 0) from error
 
 
 def failure(env_id: str, slot: int, where: str, error: Exception) -> EnvironmentFailed:

@@ -24,7 +24,7 @@ from p2prl.errors import (
     UsageError,
 )
 from p2prl.learn.contracts import Actor, Agent
-from p2prl.learn.environments import EnvironmentFailed, try_environment
+from p2prl.learn.environments import BrokenEnvironment, EnvironmentFailed, try_environment
 from p2prl.learn.evaluation import run_evaluation_seed
 from p2prl.learn.own_columns import OwnColumns
 from p2prl.learn.rollout import Bundle, Rollout
@@ -287,7 +287,7 @@ def failure_kind(error: P2prlError) -> m.FailureKind:
     """The kind under which a member reports a player's failure."""
     if isinstance(error, MissingPackage):
         return "missing_package"
-    if isinstance(error, SchemaDiffers):
+    if isinstance(error, (SchemaDiffers, BrokenEnvironment)):
         return "schema"
     if isinstance(error, EnvironmentFailed):
         return "environment"

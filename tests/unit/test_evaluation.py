@@ -15,7 +15,7 @@ from p2prl_envs.chain import make_chain
 from p2prl.display import has_display
 from p2prl.errors import UsageError
 from p2prl.learn.contracts import Array, Explore
-from p2prl.learn.environments import EnvironmentFailed
+from p2prl.learn.environments import EnvironmentFailed, try_environment
 from p2prl.learn.evaluation import Evaluation, episode_seed, evaluate, run_evaluation_seed
 from p2prl.learn.spaces import env_spec
 from p2prl.learn.statistics import bootstrap_interval
@@ -219,3 +219,20 @@ def test_where_a_window_can_open() -> None:
     assert has_display("linux", {"DISPLAY": ":0"})
     assert has_display("linux", {"WAYLAND_DISPLAY": "wayland-0"})
     assert not has_display("linux", {})
+
+
+@pytest.mark.parametrize(("failures", "passes"), [(2, True), (3, False)])
+def test_an_environment_that_fails_now_and_then_is_tried_again(failures: int, passes: bool) -> None:
+    left = iter(range(failures))
+
+    class Shaky(gym.Wrapper[Any, Any, Any, Any]):
+        def step(self, action: Any) -> Any:
+            if next(left, None) is not None:
+                raise OSError("no contact")
+            return super().step(action)
+
+    if passes:
+        assert try_environment(lambda: Shaky(make()), SPEC.id) == SPEC
+    else:
+        with pytest.raises(EnvironmentFailed, match="step raised OSError: no contact"):
+            try_environment(lambda: Shaky(make()), SPEC.id)
