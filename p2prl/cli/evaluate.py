@@ -108,6 +108,7 @@ def watch(
 
 def result_object(result: EvalResult) -> dict[str, Any]:
     """The result as JSON."""
+    several = len(result.returns) > 1
     return {
         "source": result.source,
         "weights_version": result.version,
@@ -115,8 +116,8 @@ def result_object(result: EvalResult) -> dict[str, Any]:
         "agent": result.agent,
         "episodes": len(result.returns),
         "mean": result.mean,
-        "mean_low": result.low,
-        "mean_high": result.high,
+        "mean_low": result.low if several else None,
+        "mean_high": result.high if several else None,
         "std": result.std,
         "min": min(result.returns),
         "max": max(result.returns),
@@ -131,7 +132,9 @@ def result_lines(result: EvalResult) -> list[str]:
     """The result for people."""
     from p2prl.cli.output import safe
 
-    mean = f"{result.mean:.1f}   (95 % confidence: {result.low:.1f} to {result.high:.1f})"
+    mean = f"{result.mean:.1f}"
+    if len(result.returns) > 1:  # one alone says nothing of the spread
+        mean += f"   (95 % confidence: {result.low:.1f} to {result.high:.1f})"
     spread = f"std {result.std:.1f}, min {min(result.returns):.1f}, max {max(result.returns):.1f}"
     weights = f"weights v{result.version} of {safe(result.source)}"
     lines = [

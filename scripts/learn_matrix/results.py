@@ -18,15 +18,16 @@ _HEAD = """\
 
 What each agent here learns, beside a peer: made from [results.json](results.json) by `scripts/learn`; do not edit.
 
-How it was measured: ours as a user runs it, `p2prl host` with one player process unless it says otherwise, its broker,
-two shards and trainer beside it; the peer is one process. Both on the same machine, in turn, seed by seed, each process
-with one thread for its arithmetic. Seconds are from the start of the process, imports included, to the criterion. The
-criterion is a mean training return of the last 100 episodes (ours: of the least exploring slots), or, where it says
-*greedy*, the mean of 100 episodes without exploration, whose time is not counted: our weights are kept each quarter of
-a second and judged afterwards, the peer's each 2,048 steps. Figures are medians, with the range of the seeds; a seed
-that never came there counts as later than all that did, and shows as `-`; where most of a peer's seeds never came
-there, the fastest of them is what ours is held against. Peers are stable-baselines3 with rl-zoo's settings. *Lag* is
-how many weights versions old the sessions were that were learned from, on average.
+How it was measured: ours as a user runs it, `p2prl host` with one player process unless it says otherwise, its
+broker, two shards and trainer beside it; the peer is one process. Both on the same machine, in turn, seed by seed,
+each process with one thread for its arithmetic. Seconds are from the start of the process, imports included, to the
+criterion. The criterion is a mean training return of the last 100 episodes (ours: of the least exploring slots), or,
+where it says *greedy*, the mean of 100 episodes without exploration, whose time is not counted: our weights are kept
+each quarter of a second and judged afterwards, the peer's each 2,048 steps. Figures are medians, with the range of
+the seeds; a seed that never came there counts as later than all that did, and shows as `-`; where most of a peer's
+seeds never came there, ours is held against the fastest of them, and where none did, against the steps that each had.
+Peers are stable-baselines3 with rl-zoo's settings. *Lag* is how many weights versions old the sessions were that were
+learned from, on average.
 """
 _LAG_HEAD = """\
 ## How much lag each agent bears
@@ -42,7 +43,8 @@ _PLAYERS_HEAD = """\
 ## More players
 
 CartPole in real time, 100 ticks a second whether or not anyone acts, joiners of four slots each on loopback, all on one
-machine. More players are to need no more steps, and less time as long as there are cores for them.
+machine. More players are to need no more steps, and less time as long as there are cores for them. With 16 players 64
+episodes are under way at once: those that began with an older policy count too, which is up to 16,000 steps.
 """
 
 
