@@ -22,10 +22,10 @@ class EnvironmentFailed(P2prlError):
     """An environment raised, or answered with something outside its own spaces' shapes.
 
     Attributes:
-        slot: which slot of the player.
+        slot: which slot of the player; None for all of them, where they are one environment.
     """
 
-    def __init__(self, message: str, slot: int) -> None:
+    def __init__(self, message: str, slot: int | None) -> None:
         super().__init__(message)
         self.slot = slot
 
@@ -85,10 +85,15 @@ def check_finite(name: str, values: Array) -> None:
         raise NotFinite(f"{name}{f'[{index}]' if index else ''} = {float(values[bad].flat[0])}")
 
 
-def failure(env_id: str, slot: int, where: str, error: Exception) -> EnvironmentFailed:
-    """One line about what an environment raised in `reset` or `step`; `error` is its cause."""
+def failure(env_id: str, slot: int | None, where: str, error: Exception) -> EnvironmentFailed:
+    """One line about what an environment raised in `reset` or `step`; `error` is its cause.
+
+    Args:
+        slot: None for all of them.
+    """
     text = " ".join(str(error).split())
     did = "gave" if isinstance(error, NotFinite) else f"raised {type(error).__name__}:"
-    failed = EnvironmentFailed(f"{env_id}: slot {slot}: {where} {did} {text}", slot)
+    who = env_id if slot is None else f"{env_id}: slot {slot}"
+    failed = EnvironmentFailed(f"{who}: {where} {did} {text}", slot)
     failed.__cause__ = error
     return failed

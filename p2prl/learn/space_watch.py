@@ -26,14 +26,15 @@ class SpaceWatch:
 
     Attributes:
         writers: how to read each leaf out of an observation; they are to be used, because some take notes.
-        low, high: a reward between these is passed on as it is; `reward` says what becomes of others.
+        low, high: a reward between these is passed on as it is.
         warnings: one line each, in the order in which they were noticed.
     """
 
-    def __init__(self, spec: EnvSpec) -> None:
+    def __init__(self, spec: EnvSpec, together: bool = False) -> None:
+        """`together`: one observation is of all slots, `[slots, ...]` per leaf."""
         self.warnings: list[str] = []
         self.low, self.high = _reward_bounds(spec.reward_range)
-        self._env_id, self._range = spec.id, spec.reward_range
+        self._env_id, self._range, self._together = spec.id, spec.reward_range, together
         self._said: set[str] = set()
         self._bundles = 0
         parts = dict(leaves(spec.observation, "obs"))
@@ -46,14 +47,20 @@ class SpaceWatch:
             for name, read in writers_of(spec.observation, "obs")
         ]
 
+    def all_rewarded(self, values: Array) -> bool:
+        """True if rewards, float64, are all to be passed on as they are."""
+        return b"\0" not in ((values >= self.low) & (values <= self.high)).tobytes()
+
     def reward(self, value: float) -> float:
-        """What is passed on of a reward that is not between `low` and `high`.
+        """What is passed on of a reward: the value itself, or the nearest one in the range.
 
         Raises:
             NotFinite: it is NaN, infinite, or too large for float32.
         """
         if not abs(value) <= _LARGEST:
             raise NotFinite(f"the reward {value:g}")
+        if self.low <= value <= self.high:
+            return value
         taken = min(max(value, self.low), self.high)
         low, high = self._range or (self.low, self.high)
         text = f"a reward of {value:g}, and its reward_range is {low:g} to {high:g}"
@@ -69,7 +76,7 @@ class SpaceWatch:
         for name, leaf in list(self._integers.items()):
             values = np.asarray(self._noted.get(name))
             if values.dtype != leaf.dtype and values.dtype.kind in "iuf":
-                self._look(name, leaf, values[None, None])
+                self._look(name, leaf, values[None] if self._together else values[None, None])
 
     def _noting(self, name: str, read: Callable[[Any], Any]) -> Callable[[Any], Any]:
         noted = self._noted

@@ -16,7 +16,8 @@ from p2prl.errors import MissingPackage, P2prlError, RemoteProtocolError, UsageE
 from p2prl.learn.contracts import Actor, Agent
 from p2prl.learn.environments import EnvironmentFailed
 from p2prl.learn.evaluation import run_evaluation_seed
-from p2prl.learn.rollout import Bundle, Rollout
+from p2prl.learn.playing import Bundle
+from p2prl.learn.rollout import Rollout
 from p2prl.learn.spaces import agent_schema, env_spec
 from p2prl.net.loop import Loop
 from p2prl.net.sockets import Limits, Network
