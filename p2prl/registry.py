@@ -25,6 +25,8 @@ from p2prl.core.spaces import EnvSpec
 from p2prl.display import draw_without_window
 from p2prl.errors import MissingPackage, P2prlError, UsageError
 from p2prl.learn.contracts import Agent
+from p2prl.learn.vector_environments import MakeVectorEnv, vector_maker
+from p2prl.packages import missing, one_line
 
 AGENTS = "p2prl.agents"
 ENVS = "p2prl.envs"
@@ -53,10 +55,16 @@ class EnvFactory:
     """
 
     def __init__(
-        self, env_id: str, source: Any, make: Callable[..., gym.Env[Any, Any]], args: Mapping[str, Any]
+        self,
+        env_id: str,
+        source: Any,
+        make: Callable[..., gym.Env[Any, Any]],
+        args: Mapping[str, Any],
+        registered: GymSpec | None = None,
     ) -> None:
+        """`registered`: the environment's place in Gymnasium's registry, if it is from there."""
         self.source = source
-        self._env_id, self._make, self._args = env_id, make, dict(args)
+        self._env_id, self._make, self._args, self._registered = env_id, make, dict(args), registered
 
     def __call__(self, render_mode: str | None = None) -> gym.Env[Any, Any]:
         """A new environment.
@@ -71,7 +79,7 @@ class EnvFactory:
         try:
             return self._make(**self._args, **wanted)
         except (gym_error.DependencyNotInstalled, ImportError) as error:
-            raise _missing(self._env_id, error) from error
+            raise missing(self._env_id, error) from error
         except gym_error.UnregisteredEnv as error:
             raise _unknown_env(str(self._args.get("env", self._env_id)), error) from error
         except (TypeError, ValueError, gym_error.Error) as error:
@@ -79,7 +87,11 @@ class EnvFactory:
                 ", ".join(f"{key}={value!r}" for key, value in {**self._args, **wanted}.items())
                 or "no arguments"
             )
-            raise UsageError(f"{self._env_id} cannot be made with {given}: {_line(error)}") from error
+            raise UsageError(f"{self._env_id} cannot be made with {given}: {one_line(error)}") from error
+
+    def vector(self, spec: EnvSpec, slots: int) -> MakeVectorEnv | None:
+        """What makes so many of it as one vector environment, if Gymnasium has one; see `vector_maker`."""
+        return vector_maker(self._registered, self._args, spec, slots) if self._registered else None
 
 
 def env_names() -> list[str]:
@@ -111,14 +123,20 @@ def make_env_factory(env_id: str, args: Mapping[str, Any], provided_by: str = ""
         spec = _gym_spec(env_id)
         source = spec.entry_point if callable(spec.entry_point) else load_env_creator(str(spec.entry_point))
     except (gym_error.DependencyNotInstalled, ImportError) as error:
-        raise _missing(env_id, error, provided_by) from error
+        raise missing(env_id, error, provided_by) from error
     except gym_error.Error as error:
         for pattern, flags in _ASKED_AS:
             if asked := pattern.fullmatch(env_id):
                 raise UsageError(f"{env_id} is to be had as {flags.format(asked[1])}") from error
         raise _unknown_env(env_id, error, provided_by) from error
     # What players and evaluations check themselves, and say once for all slots, Gymnasium need not say beside them.
-    return EnvFactory(env_id, source, lambda **made: gym.make(env_id, disable_env_checker=True, **made), args)
+    return EnvFactory(
+        env_id,
+        source,
+        lambda **made: gym.make(env_id, disable_env_checker=True, **made),
+        args,
+        registered=spec,
+    )
 
 
 def is_accelerated(cls: type[Agent]) -> bool:
@@ -234,10 +252,10 @@ def _load(point: metadata.EntryPoint, name: str) -> Any:
     try:
         return point.load()
     except ImportError as error:
-        raise _missing(name, error) from error
+        raise missing(name, error) from error
     except AttributeError as error:
         raise P2prlError(
-            f"{name} is announced by {point.value}, which does not exist: {_line(error)}"
+            f"{name} is announced by {point.value}, which does not exist: {one_line(error)}"
         ) from error
 
 
@@ -293,54 +311,11 @@ def _module_from(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except ImportError as error:
         del sys.modules[name]
-        raise _missing(str(path), error) from error
+        raise missing(str(path), error) from error
     except Exception as error:
         del sys.modules[name]
-        raise UsageError(f"{path} cannot be imported: {type(error).__name__}: {_line(error)}") from error
+        raise UsageError(f"{path} cannot be imported: {type(error).__name__}: {one_line(error)}") from error
     return module
-
-
-def _missing(name: str, error: Exception, provided_by: str = "") -> MissingPackage:
-    """Which package, as well as can be told: what the error advises, what it lacks, or what the host has."""
-    advice = re.findall(r"pip install ([^`]+)`", str(error))
-    package = provided_by
-    if advice:
-        package = advice[-1].strip().strip("\"'")  # the last: gymnasium names a build tool first
-    elif not package and isinstance(error, ModuleNotFoundError) and error.name:
-        module = error.name.split(".")[0]
-        if name.startswith(f"{error.name}:"):  # no advice to install whatever has that name on the internet
-            return MissingPackage(
-                f"{name}: there is no Python module {module} here; put {module}.py into the folder that p2prl is "
-                "started in, or install the package that has it"
-            )
-        package = module
-    if not package:
-        return MissingPackage(f"{name} cannot be imported: {_line(error)}")
-    package = _our_extra(package) or package
-    return MissingPackage(f'{name} needs a package that is missing here: pip install "{package}"', package)
-
-
-def _our_extra(package: str) -> str:
-    """`p2prl[box2d]` for a package that one of p2prl's own extras brings, else nothing.
-
-    The smallest such extra; `package` may be a module's name, as `mobile_env`.
-    """
-    brings: dict[str, set[str]] = {}
-    try:
-        lines = metadata.requires("p2prl") or []
-    except metadata.PackageNotFoundError:  # a source tree on the path, not installed
-        return ""
-    for line in lines:
-        wanted, extra = re.match(r"[^\s<>=!~;(]+", line), re.search(r"extra == ['\"]([^'\"]+)", line)
-        if wanted and extra:
-            brings.setdefault(extra[1], set()).add(_plain(wanted[0]))
-    having = [extra for extra, packages in brings.items() if _plain(package) in packages]
-    return f"p2prl[{min(having, key=lambda extra: len(brings[extra]))}]" if having else ""
-
-
-def _plain(package: str) -> str:
-    """As package indexes compare names."""
-    return re.sub(r"[-_.]+", "-", package).lower()
 
 
 def _unknown_env(env_id: str, error: Exception, provided_by: str = "") -> P2prlError:
@@ -391,7 +366,3 @@ def _module_of(source: Any) -> str:
     if not inspect.isclass(source) and not inspect.isroutine(source):
         source = type(source)
     return str(source.__module__)
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())

@@ -6,10 +6,8 @@ takes no action, gives no reward, and answers with the first observation of the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 
 from p2prl.core.schema import RESET, TERMINATED, TRUNCATED, SessionSchema
@@ -19,9 +17,7 @@ from p2prl.learn.contracts import Actor, Array, Tree
 from p2prl.learn.environments import EnvironmentFailed, NotFinite, check_finite, failure, slot_seed
 from p2prl.learn.playing import Playing, Rows, Turned
 from p2prl.learn.spaces import for_vector_env
-
-VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
-MakeVectorEnv = Callable[[], VectorEnv]
+from p2prl.learn.vector_environments import MakeVectorEnv
 
 
 class VectorRollout(Playing):
