@@ -14,7 +14,7 @@ import numpy as np
 
 from p2prl.core.ladder import ladder_level
 from p2prl.core.schema import RESET, SessionSchema
-from p2prl.core.spaces import EnvSpec, leaves
+from p2prl.core.spaces import EnvSpec, Leaf, leaves
 from p2prl.errors import P2prlError
 from p2prl.learn.contracts import Actor, Array, Explore, Tree
 from p2prl.learn.duplicates import DuplicateWatch
@@ -88,6 +88,8 @@ class Playing:
         self._fields = _field_names(spec, schema)
         self._once = {column.name for column in schema.columns if column.once}
         self._layout = _layout(spec, schema, slots)
+        #: An observation is one array.
+        self._plain = isinstance(spec.observation, Leaf)
         #: Which leaves of an observation may not be finite.
         self._floats = [at for at, (name, _) in enumerate(self._writers) if self._is_float(name)]
         self._state = actor.start(slots)
@@ -121,8 +123,9 @@ class Playing:
         for name, row in self._first.items():
             columns[name][0] = row
         episodes: list[tuple[float, int, float]] = []
+        seen = self._rows(0, columns)
         for tick in range(self._schema.ticks):
-            self._tick(tick, columns, episodes)
+            seen = self._tick(tick, seen, columns, episodes)
             if after_tick is not None:
                 after_tick()
         self._first = {name: columns[name][-1].copy() for name, _ in self._writers}
@@ -145,8 +148,14 @@ class Playing:
             if text and text not in self.warnings:
                 self.warnings.append(text)
 
-    def _tick(self, tick: int, columns: dict[str, Array], episodes: list[tuple[float, int, float]]) -> None:
-        obs = join(self._spec.observation, "obs", {name: columns[name][tick] for name, _ in self._writers})
+    def _rows(self, row: int, columns: dict[str, Array]) -> Rows:
+        return [(columns[name][row], read) for name, read in self._writers]
+
+    def _tick(
+        self, tick: int, seen: Rows, columns: dict[str, Array], episodes: list[tuple[float, int, float]]
+    ) -> Rows:
+        """Act on what is `seen` in all slots, and step them; what is seen then."""
+        obs = self._tree(seen)
         actions, self._state, extras = self._actor.act(obs, self._state, self.explore)
         for name, values in split(self._spec.action, "action", actions).items():
             columns[name][tick] = values
@@ -157,7 +166,7 @@ class Playing:
         for name, values in extras.items():
             if tick == 0 or name not in self._once:
                 columns[name][tick] = values
-        rows = [(columns[name][tick + 1], read) for name, read in self._writers]
+        rows = self._rows(tick + 1, columns)
         earned, turned = self._step(actions, rows)
         columns["reward"][tick] = earned
         self._returns += earned
@@ -167,6 +176,13 @@ class Playing:
             for slot, flag in turned.items():
                 flags[slot] = flag
                 self._turn(slot, flag, episodes)
+        return rows
+
+    def _tree(self, rows: Rows) -> Tree:
+        if self._plain:
+            return rows[0][0]
+        named = {name: values for (name, _), (values, _) in zip(self._writers, rows, strict=True)}
+        return join(self._spec.observation, "obs", named)
 
     def _step(self, actions: Tree, rows: Rows) -> tuple[Array, Turned]:
         """Step each slot, or reset it where its episode is over (`_over`), and put what is observed into `rows`.

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from p2prl.core.schema import RESET, TERMINATED, TRUNCATED, SessionSchema
-from p2prl.core.spaces import EnvSpec, Leaf
+from p2prl.core.spaces import EnvSpec
 from p2prl.errors import P2prlError
 from p2prl.learn.contracts import Actor, Array, Tree
 from p2prl.learn.environments import (
@@ -58,9 +58,6 @@ class Rollout(Playing):
         )
         self._make_env = make_env
         self._fruitless = [0] * slots
-        #: Where the observation is one array of floats, it is written without a detour: integers are read by a writer
-        #: that takes notes.
-        self._plain = isinstance(spec.observation, Leaf) and bool(self._floats)
         try:
             for slot in range(slots):
                 self._open(slot)
@@ -104,7 +101,8 @@ class Rollout(Playing):
         rewards: list[Any] = [0.0] * self._slots
         turned: Turned = {}
         over = self._over
-        single = rows[0][0] if self._plain else None
+        # Written without a detour; but integers are read by a writer that takes notes.
+        single = rows[0][0] if self._plain and self._floats else None
         turns = iter(enumerate(self._steps))
         slot = 0
         while True:
@@ -130,15 +128,14 @@ class Rollout(Playing):
 
     def _earned(self, rewards: list[Any], rows: Rows, turned: Turned) -> Array:
         """Rewards as numbers in the declared range, float64 `[slots]`."""
-        earned = np.zeros(self._slots)
         try:
-            earned[:] = rewards
-            if self._spaces.all_rewarded(earned):
+            earned = np.array(rewards, np.float64)
+            if earned.shape == (self._slots,) and self._spaces.all_rewarded(earned):
                 return earned
         except (TypeError, ValueError, OverflowError):
             pass  # whose it was is found out below
+        earned = np.zeros(self._slots)
         for slot, reward in enumerate(rewards):
-            earned[slot] = 0.0
             if turned.get(slot) != RESET:
                 try:
                     earned[slot] = self._spaces.reward(float(reward))

@@ -41,6 +41,7 @@ class SpaceWatch:
         self._bounded = {name: leaf for name, leaf in parts.items() if _bounds_something(leaf)}
         #: Integer leaves, and what was observed of them last: it may not even fit the dtype that it is stored in.
         self._integers = {name: leaf for name, leaf in parts.items() if _is_integer(leaf)}
+        self._bounds = {name: _sides(leaf) for name, leaf in parts.items()}
         self._noted: dict[str, Any] = {}
         self.writers = [
             (name, self._noting(name, read) if name in self._integers else read)
@@ -89,9 +90,7 @@ class SpaceWatch:
 
     def _look(self, name: str, leaf: Leaf, column: Array) -> None:
         """`column` is `[rows, slots, ...]`."""
-        low, high = (
-            np.array(side).reshape(leaf.shape if len(side) > 1 else ()) for side in (leaf.low, leaf.high)
-        )
+        low, high = self._bounds[name]
         if low.ndim == high.ndim == 0 and column.min() >= low and column.max() <= high:
             return  # much cheaper than what follows
         outside = (column < low) | (column > high)
@@ -118,6 +117,14 @@ def _reward_bounds(declared: tuple[float, float] | None) -> tuple[float, float]:
     with np.errstate(over="ignore"):
         low, high = (float(np.float32(side)) for side in declared)
     return max(min(declared[0], low), -_LARGEST), min(max(declared[1], high), _LARGEST)
+
+
+def _sides(leaf: Leaf) -> tuple[Array, Array]:
+    """Low and high, each one number for all elements or one for each."""
+    low, high = (
+        np.array(side).reshape(leaf.shape if len(side) > 1 else ()) for side in (leaf.low, leaf.high)
+    )
+    return low, high
 
 
 def _is_integer(leaf: Leaf) -> bool:
