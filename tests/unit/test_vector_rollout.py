@@ -374,6 +374,17 @@ def test_sessions_of_a_vector_environment() -> None:
     assert env.seeds == [slot_seed(1, 0)]
 
 
+def test_what_is_given_for_a_reset_is_no_reward() -> None:
+    def generous(call: int, obs: Array, reward: Array) -> None:
+        reward[:] = 1.0
+
+    rollout = counting(Counting(spoils=generous))
+    bundle = rollout.collect()
+    check(rollout, bundle)
+    assert bundle.columns["reward"][:, 0].tolist() == [1, 1, 1, 0, 1, 1, 1, 0]
+    assert [(total, length) for total, length, _ in bundle.episodes] == [(3, 3), (4, 4), (5, 5), (3, 3)]
+
+
 def test_one_that_raises_is_replaced_whole_and_its_episodes_count_for_nothing() -> None:
     envs = [Counting(raises=4), Counting()]
     rollout = counting(*envs)
