@@ -93,7 +93,8 @@ print("torch:", torch.get_num_threads(), flush=True)
 
 
 @pytest.mark.skipif(
-    sys.platform != "linux", reason="elsewhere a process has threads that are not the library's"
+    sys.platform != "linux" or os.cpu_count() == 1,
+    reason="elsewhere a process has other threads too, and one core has no use for two",
 )
 def test_a_player_computes_with_one_thread_whatever_its_parent_has(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ONE_THREAD:
