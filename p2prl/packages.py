@@ -1,14 +1,14 @@
-"""Which package somebody lacks, in words that help."""
+"""Which package has what could not be imported. For the registry."""
 
 from __future__ import annotations
 
 import re
 from importlib import metadata
 
-from p2prl.errors import MissingPackage
+from p2prl.errors import MissingPackage, UsageError
 
 
-def missing(name: str, error: Exception, provided_by: str = "") -> MissingPackage:
+def missing_package(name: str, error: Exception, provided_by: str = "") -> MissingPackage:
     """Which package, as well as can be told: what the error advises, what it lacks, or what the host has."""
     advice = re.findall(r"pip install ([^`]+)`", str(error))
     package = provided_by
@@ -17,13 +17,15 @@ def missing(name: str, error: Exception, provided_by: str = "") -> MissingPackag
     elif not package and isinstance(error, ModuleNotFoundError) and error.name:
         module = error.name.split(".")[0]
         if name.startswith(f"{error.name}:"):  # no advice to install whatever has that name on the internet
-            return MissingPackage(
+            missing = MissingPackage(
                 f"{name}: there is no Python module {module} here; put {module}.py into the folder that p2prl is "
                 "started in, or install the package that has it"
             )
+            missing.exit_code = UsageError.exit_code  # likelier mistyped than missing
+            return missing
         package = module
     if not package:
-        return MissingPackage(f"{name} cannot be imported: {one_line(error)}")
+        return MissingPackage(f"{name} cannot be imported: {' '.join(str(error).split())}")
     package = _our_extra(package) or package
     return MissingPackage(f'{name} needs a package that is missing here: pip install "{package}"', package)
 
@@ -49,8 +51,3 @@ def _our_extra(package: str) -> str:
 def _plain(package: str) -> str:
     """As package indexes compare names."""
     return re.sub(r"[-_.]+", "-", package).lower()
-
-
-def one_line(error: Exception) -> str:
-    """Its text, without line breaks."""
-    return " ".join(str(error).split())

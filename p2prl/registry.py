@@ -26,7 +26,7 @@ from p2prl.display import draw_without_window
 from p2prl.errors import MissingPackage, P2prlError, UsageError
 from p2prl.learn.contracts import Agent
 from p2prl.learn.vector_environments import MakeVectorEnv, vector_maker
-from p2prl.packages import missing, one_line
+from p2prl.packages import missing_package
 
 AGENTS = "p2prl.agents"
 ENVS = "p2prl.envs"
@@ -79,7 +79,7 @@ class EnvFactory:
         try:
             return self._make(**self._args, **wanted)
         except (gym_error.DependencyNotInstalled, ImportError) as error:
-            raise missing(self._env_id, error) from error
+            raise missing_package(self._env_id, error) from error
         except gym_error.UnregisteredEnv as error:
             raise _unknown_env(str(self._args.get("env", self._env_id)), error) from error
         except (TypeError, ValueError, gym_error.Error) as error:
@@ -87,7 +87,7 @@ class EnvFactory:
                 ", ".join(f"{key}={value!r}" for key, value in {**self._args, **wanted}.items())
                 or "no arguments"
             )
-            raise UsageError(f"{self._env_id} cannot be made with {given}: {one_line(error)}") from error
+            raise UsageError(f"{self._env_id} cannot be made with {given}: {_line(error)}") from error
 
     def vector(self, spec: EnvSpec, slots: int) -> MakeVectorEnv | None:
         """What makes so many of it as one vector environment, if Gymnasium has one; see `vector_maker`."""
@@ -123,7 +123,7 @@ def make_env_factory(env_id: str, args: Mapping[str, Any], provided_by: str = ""
         spec = _gym_spec(env_id)
         source = spec.entry_point if callable(spec.entry_point) else load_env_creator(str(spec.entry_point))
     except (gym_error.DependencyNotInstalled, ImportError) as error:
-        raise missing(env_id, error, provided_by) from error
+        raise missing_package(env_id, error, provided_by) from error
     except gym_error.Error as error:
         for pattern, flags in _ASKED_AS:
             if asked := pattern.fullmatch(env_id):
@@ -252,10 +252,10 @@ def _load(point: metadata.EntryPoint, name: str) -> Any:
     try:
         return point.load()
     except ImportError as error:
-        raise missing(name, error) from error
+        raise missing_package(name, error) from error
     except AttributeError as error:
         raise P2prlError(
-            f"{name} is announced by {point.value}, which does not exist: {one_line(error)}"
+            f"{name} is announced by {point.value}, which does not exist: {_line(error)}"
         ) from error
 
 
@@ -311,10 +311,10 @@ def _module_from(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except ImportError as error:
         del sys.modules[name]
-        raise missing(str(path), error) from error
+        raise missing_package(str(path), error) from error
     except Exception as error:
         del sys.modules[name]
-        raise UsageError(f"{path} cannot be imported: {type(error).__name__}: {one_line(error)}") from error
+        raise UsageError(f"{path} cannot be imported: {type(error).__name__}: {_line(error)}") from error
     return module
 
 
@@ -366,3 +366,7 @@ def _module_of(source: Any) -> str:
     if not inspect.isclass(source) and not inspect.isroutine(source):
         source = type(source)
     return str(source.__module__)
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -440,7 +440,7 @@ def test_rewards_that_are_none_are_a_failure(answer: Any) -> None:
     flags = rollout.collect().columns["flags"]
     assert (flags[2] == RESET).all()
     assert rollout.failures == 1
-    assert rollout.failure.startswith("counting: step raised ")
+    assert rollout.failure.startswith("counting: step ")
 
 
 def test_one_that_only_ever_raises_ends_the_player() -> None:
@@ -471,7 +471,7 @@ def test_a_first_observation_that_is_none_is_refused_and_the_environment_closed(
 def test_observations_of_a_wrong_shape_are_refused() -> None:
     env = Counting()
     env.reset = lambda **more: (np.zeros((3, 1)), {})  # type: ignore[method-assign]
-    with pytest.raises(EnvironmentFailed, match="counting: reset raised ValueError: an array of shape"):
+    with pytest.raises(EnvironmentFailed, match="counting: reset .*an array of shape"):
         counting(env)
     assert env.closed == 1
 
