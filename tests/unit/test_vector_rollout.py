@@ -471,7 +471,7 @@ def test_a_first_observation_that_is_none_is_refused_and_the_environment_closed(
 def test_observations_of_a_wrong_shape_are_refused() -> None:
     env = Counting()
     env.reset = lambda **more: (np.zeros((3, 1)), {})  # type: ignore[method-assign]
-    with pytest.raises(EnvironmentFailed, match="counting: reset .*an array of shape"):
+    with pytest.raises(EnvironmentFailed, match=r"counting: reset .*an array of shape"):
         counting(env)
     assert env.closed == 1
 
