@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import gymnasium as gym
@@ -22,11 +21,13 @@ from gymnasium import error as gym_error
 from gymnasium.envs.registration import EnvSpec as GymSpec
 from gymnasium.envs.registration import load_env_creator
 
+from p2prl.agent_files import class_in_file
 from p2prl.blame import raised
 from p2prl.core.spaces import EnvSpec
 from p2prl.display import draw_without_window
 from p2prl.errors import MissingPackage, P2prlError, UsageError
 from p2prl.learn.contracts import Agent
+from p2prl.learn.vector_environments import MakeVectorEnv, vector_maker
 from p2prl.packages import missing_package
 
 AGENTS = "p2prl.agents"
@@ -56,10 +57,16 @@ class EnvFactory:
     """
 
     def __init__(
-        self, env_id: str, source: Any, make: Callable[..., gym.Env[Any, Any]], args: Mapping[str, Any]
+        self,
+        env_id: str,
+        source: Any,
+        make: Callable[..., gym.Env[Any, Any]],
+        args: Mapping[str, Any],
+        registered: GymSpec | None = None,
     ) -> None:
+        """`registered`: the environment's place in Gymnasium's registry, if it is from there."""
         self.source = source
-        self._env_id, self._make, self._args = env_id, make, dict(args)
+        self._env_id, self._make, self._args, self._registered = env_id, make, dict(args), registered
 
     def __call__(self, render_mode: str | None = None) -> gym.Env[Any, Any]:
         """A new environment.
@@ -83,6 +90,10 @@ class EnvFactory:
                 or "no arguments"
             )
             raise UsageError(f"{self._env_id} cannot be made with {given}: {_line(error)}") from error
+
+    def vector(self, spec: EnvSpec, slots: int) -> MakeVectorEnv | None:
+        """What makes so many of it as one vector environment, if Gymnasium has one; see `vector_maker`."""
+        return vector_maker(self._registered, self._args, spec, slots) if self._registered else None
 
 
 def env_names() -> list[str]:
@@ -121,7 +132,13 @@ def make_env_factory(env_id: str, args: Mapping[str, Any], provided_by: str = ""
                 raise UsageError(f"{env_id} is to be had as {flags.format(asked[1])}") from error
         raise _unknown_env(env_id, error, provided_by) from error
     # What players and evaluations check themselves, and say once for all slots, Gymnasium need not say beside them.
-    return EnvFactory(env_id, source, lambda **made: gym.make(env_id, disable_env_checker=True, **made), args)
+    return EnvFactory(
+        env_id,
+        source,
+        lambda **made: gym.make(env_id, disable_env_checker=True, **made),
+        args,
+        registered=spec,
+    )
 
 
 def is_accelerated(cls: type[Agent]) -> bool:
@@ -138,7 +155,7 @@ def resolve_agent(name: str, provided_by: str = "") -> type[Agent]:
     """
     path, _, class_name = name.rpartition(":")
     if is_file_agent(name):
-        found = _class_in_file(Path(path), class_name)
+        found = class_in_file(Path(path), class_name)
     else:
         points = _entry_points(AGENTS)
         if name not in points:
@@ -295,40 +312,6 @@ def _import_beside_us(module: str) -> None:
         raise
     except Exception as error:
         raise UsageError(f"the module {module} cannot be imported: {raised(error)}") from error
-
-
-def _class_in_file(path: Path, class_name: str) -> Any:
-    if not path.is_file():
-        raise UsageError(f"there is no file {path} (looked in {Path.cwd()})")
-    module = _module_from(path.resolve())
-    found = getattr(module, class_name, None)
-    if found is None:
-        there = [key for key, value in vars(module).items() if _is_own_class(value, module)]
-        listed = f"it has {', '.join(sorted(there))}" if there else "it has no classes"
-        raise UsageError(f"{path} has no class {class_name!r}; {listed}")
-    return found
-
-
-def _is_own_class(value: Any, module: ModuleType) -> bool:
-    return inspect.isclass(value) and value.__module__ == module.__name__ and hasattr(value, "learner")
-
-
-def _module_from(path: Path) -> ModuleType:
-    name = f"p2prl_file_{path.stem}_{hashlib.blake2b(str(path).encode(), digest_size=4).hexdigest()}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise UsageError(f"{path} cannot be imported as Python")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # before it runs: annotations are resolved through it
-    try:
-        spec.loader.exec_module(module)
-    except ImportError as error:
-        del sys.modules[name]
-        raise missing_package(str(path), error) from error
-    except Exception as error:
-        del sys.modules[name]
-        raise UsageError(f"{path} cannot be imported: {raised(error)}") from error
-    return module
 
 
 def _unknown_env(env_id: str, error: Exception, provided_by: str = "") -> P2prlError:

@@ -34,10 +34,10 @@ class EnvironmentFailed(P2prlError):
     """An environment raised, or answered with something outside its own spaces' shapes.
 
     Attributes:
-        slot: which slot of the player.
+        slot: which slot of the player; None for all of them, where they are one environment.
     """
 
-    def __init__(self, message: str, slot: int) -> None:
+    def __init__(self, message: str, slot: int | None) -> None:
         super().__init__(message)
         self.slot = slot
 
@@ -178,8 +178,12 @@ def _try_one_step(env: gym.Env[Any, Any], spec: EnvSpec, seed: int) -> None:
         raise EnvironmentFailed(f"{spec.id}: {where} raised {raised(error)}", 0) from error
 
 
-def failure(env_id: str, slot: int, where: str, error: Exception) -> EnvironmentFailed:
-    """One line about what an environment raised in `reset` or `step`; `error` is its cause."""
+def failure(env_id: str, slot: int | None, where: str, error: Exception) -> EnvironmentFailed:
+    """One line about what an environment raised in `reset` or `step`; `error` is its cause.
+
+    Args:
+        slot: None for all of them.
+    """
     text = " ".join(str(error).split())
     if isinstance(error, WrongAnswer):
         told = text
@@ -191,7 +195,8 @@ def failure(env_id: str, slot: int, where: str, error: Exception) -> Environment
         told = f"{_FORMS[where]}, and did not ({text})"
     else:
         told = f"{where} gave what does not fit: {text}"
-    failed = EnvironmentFailed(f"{env_id}: slot {slot}: {told}", slot)
+    who = env_id if slot is None else f"{env_id}: slot {slot}"
+    failed = EnvironmentFailed(f"{who}: {told}", slot)
     failed.__cause__ = error
     return failed
 

@@ -167,6 +167,28 @@ def _discrete_for_env(first: int, last: int) -> Callable[[Tree], list[Any]]:
     return actions
 
 
+def for_vector_env(space: gym.Space[Any]) -> Callable[[Tree], Tree]:
+    """As `for_env`, but to what the `step` of a vector environment takes: the same tree, of copies in `space`'s dtype.
+
+    Args:
+        space: of one environment's actions.
+
+    Raises:
+        OutsideSpace: as there.
+    """
+    if isinstance(space, gs.Discrete):
+        checked = _discrete_for_env(int(space.start), int(space.start) + int(space.n) - 1)
+        return lambda batch: np.array(checked(batch), dtype=space.dtype)
+    if isinstance(space, gs.Dict):
+        named = {key: for_vector_env(item) for key, item in space.spaces.items()}
+        return lambda batch: {key: part(batch[key]) for key, part in named.items()}
+    if isinstance(space, gs.Tuple):
+        parts = [for_vector_env(item) for item in space.spaces]
+        return lambda batch: tuple(part(batch[i]) for i, part in enumerate(parts))
+    dtype, shape = space.dtype, tuple(space.shape or ())
+    return lambda batch: np.array(batch, dtype=dtype).reshape(-1, *shape)
+
+
 def action_for_env(space: gym.Space[Any], tree: Tree) -> Any:
     """One slot's action, without a batch axis, as `env.step` takes it."""
     return for_env(space)(_add_axis(tree))[0]

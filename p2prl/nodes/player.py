@@ -27,14 +27,23 @@ from p2prl.learn.contracts import Actor, Agent
 from p2prl.learn.environments import BrokenEnvironment, EnvironmentFailed, try_environment
 from p2prl.learn.evaluation import run_evaluation_seed
 from p2prl.learn.own_columns import OwnColumns
-from p2prl.learn.rollout import Bundle, Rollout
+from p2prl.learn.playing import Bundle, Playing
+from p2prl.learn.rollout import Rollout
 from p2prl.learn.spaces import OutsideSpace, agent_schema
+from p2prl.learn.vector_rollout import VectorRollout
 from p2prl.net.loop import Loop
 from p2prl.net.sockets import Limits, Network
 from p2prl.nodes.evaluator import Evaluator
 from p2prl.nodes.process import run_child
 from p2prl.nodes.wiring import PlayerConfig
-from p2prl.registry import is_file_agent, make_agent, make_env_factory, resolve_agent, source_hash
+from p2prl.registry import (
+    EnvFactory,
+    is_file_agent,
+    make_agent,
+    make_env_factory,
+    resolve_agent,
+    source_hash,
+)
 from p2prl.wire import frames
 from p2prl.wire.bundle import encode_bundle
 from p2prl.wire.weights import decode_weights
@@ -99,7 +108,7 @@ class Player:
         self._own_columns = OwnColumns(schema)
         sequence = np.random.SeedSequence((run.seed, config.seat.seed, config.start))
         with self._agents_code():
-            self.rollout = Rollout(
+            self.rollout: Playing = rollout_of(
                 make_env,
                 spec,
                 schema,
@@ -266,6 +275,25 @@ class Player:
         while self._sent and self._sent[0] <= self.taken:
             self._sent.popleft()
         return len(self._sent) < self.credit
+
+
+def rollout_of(
+    make_env: EnvFactory,
+    spec: EnvSpec,
+    schema: SessionSchema,
+    actor: Actor,
+    *,
+    slots: int,
+    ladder: int,
+    rank: int,
+    seed: int,
+) -> Playing:
+    """All slots together where there is a vector environment that can do it, else one by one; raises as they do."""
+    places = {"slots": slots, "ladder": ladder, "rank": rank, "seed": seed}
+    make_vector = make_env.vector(spec, slots)
+    if make_vector is None:
+        return Rollout(make_env, spec, schema, actor, **places)
+    return VectorRollout(make_vector, spec, schema, actor, **places)
 
 
 class SchemaDiffers(P2prlError):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from p2prl.core.messages import BundleHeader
 from p2prl.core.schema import Column, SessionSchema
 from p2prl.errors import LocalProtocolError, RemoteProtocolError
-from p2prl.wire.blocks import Array, Buffer
+from p2prl.wire.blocks import Array, Buffer, dtype_name
 from p2prl.wire.columns import CODECS, developed, open_pictures, pack_column, unpack_column
 from p2prl.wire.pictures import Slots, check_block, is_pictures
 
@@ -81,7 +81,7 @@ def _column(schema: SessionSchema, column: Column, arrays: Mapping[str, Array], 
     if array is None:
         raise LocalProtocolError(f"the bundle lacks the column {column.name!r}")
     shape = (schema.rows(column), slots, *column.shape)
-    if array.shape != shape or array.dtype.name != column.dtype:
+    if array.shape != shape or dtype_name(array.dtype) != column.dtype:
         raise LocalProtocolError(
             f"column {column.name!r} is {array.dtype}{list(array.shape)}, not {column.dtype}{list(shape)}"
         )
