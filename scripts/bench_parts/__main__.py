@@ -51,9 +51,10 @@ def main() -> int:
                 results.write(options.json, rows)
     except KeyboardInterrupt:
         _say("stopped; what was measured until then:")
-    if options.json is not None:
-        results.write(options.json, rows)
-    sys.stdout.write(f"{results.text(rows, notes)}\n")
+    finally:
+        if options.json is not None:
+            results.write(options.json, rows)
+        sys.stdout.write(f"{results.text(rows, notes)}\n")
     _say(
         f"{time.monotonic() - began:.0f} s" + (", quick: these figures say nothing" if options.quick else "")
     )

@@ -11,7 +11,7 @@ machine's moods fall on all alike.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -49,13 +49,8 @@ class Bar:
         return ", ".join(part for part in parts if part)
 
 
-class _Named(TypedDict):
-    case: str
-    unit: str
-
-
-class Case(_Named, total=False):
-    """One case.
+class Case(TypedDict, total=False):
+    """One case; `case` and `unit` are always there when it is yielded.
 
     Attributes:
         case: its name. unit: of ours, the limit and the peers alike.
@@ -66,8 +61,18 @@ class Case(_Named, total=False):
         note: a line for people: what was left out, or why something is absent.
     """
 
+    case: str
+    unit: str
     ours: Values
     limit: Values
     peers: Mapping[str, Values]
     bar: Bar | Mapping[str, float] | None
     note: str
+
+
+def attempted(named: Case, measure: Callable[[], Case]) -> Case:
+    """A case with what `measure` adds to its name; without a figure, and with a note, if it is Unavailable here."""
+    try:
+        return {**named, **measure()}
+    except Unavailable as error:
+        return {**named, "ours": None, "note": str(error)}

@@ -90,7 +90,10 @@ class Running:
                 env=_environment(),
             )
             self.host = stack.enter_context(host)
-            self.host.wait_for("started", timeout=_PATIENCE_S)
+            try:
+                self.host.wait_for("started", timeout=_PATIENCE_S)
+            except AssertionError as error:
+                raise Unavailable(f"the host did not start: {error}") from error
             self._client = stack.enter_context(self._opened())
             self.until(lambda now: now.weights_version >= 0, "the first weights")
             self._stack = stack.pop_all()

@@ -8,12 +8,15 @@ beside them.
 
 from __future__ import annotations
 
+import statistics
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from bench_parts import ingest, peers
-from bench_parts.ingest import CARTPOLE, QUOTAS
-from bench_parts.kinds import Bar, Case, Unavailable
+from bench_parts.ingest import QUOTAS
+from bench_parts.kinds import Bar, Case, attempted
 from bench_parts.play import play
 from bench_parts.running import Running, Workload, sets
 
@@ -40,39 +43,38 @@ _KINDS = {"cartpole": Sampling(100, 100, 2000, 5), "atari": Sampling(30, 40, 320
 
 def cases(quick: bool) -> Iterator[Case]:
     """CartPole, Atari."""
-    works: dict[str, Workload | str] = {"cartpole": CARTPOLE}
-    try:
-        works["atari"] = ingest.atari()
-    except Unavailable as error:
-        works["atari"] = str(error)
-    played = {name: play(work, work.played) for name, work in works.items() if isinstance(work, Workload)}
+    works, why = ingest.workloads()
+    played = {name: play(work, work.played) for name, work in works.items()}
     with peers.opened({name: one.sessions(peers.SESSIONS) for name, one in played.items()}) as others:
-        for name, work in works.items():
-            kind, batch = _KINDS[name], peers.BATCHES[name]
-            named: Case = {"case": f"{name}, batches of {batch} sessions", "unit": "sessions/s"}
-            if isinstance(work, str):
-                yield {**named, "ours": None, "note": work}
-                continue
-            yield {**_measured(work, kind, others, quick), **named, "bar": Bar(limit=0.5, peer=kind.bar)}
+        for name, kind in _KINDS.items():
+            text = f"{name}, batches of {peers.BATCHES[name]} sessions"
+            named: Case = {"case": text, "unit": "sessions/s", "bar": Bar(limit=0.5, peer=kind.bar)}
+            if name in works:
+                yield attempted(named, partial(_measured, works[name], kind, others, quick))
+            else:
+                yield {**named, "ours": None, "note": why}
 
 
 def _measured(work: Workload, kind: Sampling, others: peers.Peers, quick: bool) -> Case:
-    """Some turns of ours and the limit, then some of the peers, and so on."""
+    """Some turns of ours and the limit, then one of the peers, and so on."""
     ours: list[float] = []
     limit: list[float] = []
+    came: list[float] = []
     theirs: dict[str, list[float]] = {}
     for _ in range(1 if quick else 3):
-        mine, bare = _turns(work, kind, 2 if quick else 4)
-        ours += mine
-        limit += bare
+        turns, beside = _turns(work, kind, 2 if quick else 4)
+        ours += [one["ours"] for one in turns]
+        limit += [one["limit"] for one in turns]
+        came.append(beside * work.slots)
         others.measure(lambda peer: peer.sample(work.name, 0.7 if quick else 2.5), theirs)
-    pace = f"beside {kind.pace * work.slots:.0f} sessions/s that come in, but the peers: beside nothing"
-    note = "; ".join([pace, *others.why])
-    return {"case": "", "unit": "", "ours": ours, "limit": limit, "peers": theirs, "note": note}
+    asked = kind.pace * work.slots
+    beside_text = f"beside {statistics.median(came):.0f} sessions/s that came in (asked for: {asked:.0f})"
+    note = "; ".join([f"{beside_text}, but peers beside nothing", *others.why])
+    return {"ours": ours, "limit": limit, "peers": theirs, "note": note}
 
 
-def _turns(work: Workload, kind: Sampling, turns: int) -> tuple[list[float], list[float]]:
-    """Of one host, which is started for it."""
+def _turns(work: Workload, kind: Sampling, turns: int) -> tuple[list[dict[str, float]], float]:
+    """Of one host, which is started for it; and the bundles that came in meanwhile, each second."""
     first = kind.filled * work.slots * work.ticks
     settings = [
         f"agent.ticks={work.ticks}",
@@ -82,5 +84,8 @@ def _turns(work: Workload, kind: Sampling, turns: int) -> tuple[list[float], lis
     settings += [f"replay.min_ticks={first}", "play.eval_share=0"]
     with Running([*work.arguments("Taker"), *QUOTAS, *sets(*settings)], writes=True) as run:
         run.feed("Taker", work.played, kind.pace)
+        run.wait_for_lines(1, "a first turn of sampling")
+        before, began = run.status().bundles.stored, time.monotonic()
         found = run.wait_for_lines(turns + 1, "turns of sampling")[1 : turns + 1]
-    return [one["ours"] for one in found], [one["limit"] for one in found]
+        stored, took_s = run.status().bundles.stored - before, time.monotonic() - began
+    return found, stored / took_s
