@@ -21,7 +21,8 @@ import numpy as np
 from bench_parts import pictures
 from bench_parts.kinds import Bar, Case, Unavailable
 from p2prl.wire.blocks import pack
-from p2prl.wire.columns import pack_column, unpack_column, unpack_pictures
+from p2prl.wire.columns import open_pictures, pack_column, unpack_column
+from p2prl.wire.pictures import Pictures, unpack_block
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _TICKS, _STACK, _SIDE = 64, 4, 84
@@ -125,12 +126,18 @@ def _speeds(name: str, bundles: list[Array], turns: int, span_s: float) -> Itera
             turns,
             span_s,
             size,
-            ours=lambda at: unpack_pictures(*packed[at], "uint8", shape),
+            ours=lambda at: _each_once(*packed[at], shape),
             limit=lambda at: unstraight(straights[at], shape),
             peer=lambda at: np.frombuffer(lz4.block.decompress(plain[at], uncompressed_size=size), np.uint8),
             many=many,
         )
         yield _speed(f"{name}: decode, each picture once", kept)
+
+
+def _each_once(codec: str, block: bytes, shape: tuple[int, ...]) -> list[Pictures]:
+    """As a trainer reads them, before they are stacked anew."""
+    slots = open_pictures(codec, block, "uint8", shape)
+    return [unpack_block(slots.codec, one, shape[0], shape[2:]) for one in slots.blocks]
 
 
 def _speed(name: str, found: dict[str, list[float]]) -> Case:

@@ -9,7 +9,8 @@ import numpy as np
 
 from bench_parts.running import AGENTS, Workload
 from p2prl.core.schema import SessionSchema
-from p2prl.learn.rollout import Bundle, Rollout
+from p2prl.learn.playing import Bundle
+from p2prl.learn.rollout import Rollout
 from p2prl.learn.spaces import agent_schema, env_spec
 from p2prl.registry import make_agent, make_env_factory, resolve_agent
 from p2prl.wire import frames

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from p2prl.learn.rollout import Bundle
+from p2prl.learn.playing import Bundle
 from p2prl.net.loop import Loop
 from p2prl.nodes import player
 from p2prl.nodes.process import configure_logging

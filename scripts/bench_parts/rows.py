@@ -35,6 +35,7 @@ PARTS = (
         "bench_parts.codec",
         "bytes and speed of bundles: pictures of Atari, floats of classic control",
     ),
+    Part("playing", "bench_parts.playing", "a player's env steps beside the bare loop's"),
     Part(
         "ingest",
         "bench_parts.ingest",

@@ -1,7 +1,5 @@
 """How near playing is to its limit: a player's rollout and encoding, beside the same environments and actor alone.
 
-    python scripts/bench_playing.py [--turns 5] [--seconds 0.5]
-
 Ours is `collect()` and `encode_bundle`, as a player does them. The limit is a loop that acts and steps and does nothing
 else: it keeps no bundle, no flags, no returns, and checks nothing. Both have the same weights, those that a learner
 begins with, so that the play is near random: episodes are short, and each end of one costs ours most.
@@ -12,16 +10,14 @@ machine they are those of the clock. Turns of both follow each other.
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
 import numpy as np
 
+from bench_parts.kinds import Bar, Case
 from p2prl.core.schema import SessionSchema
 from p2prl.core.spaces import EnvSpec
 from p2prl.learn.contracts import Agent, Explore, Weights
@@ -34,9 +30,6 @@ from p2prl.wire.bundle import encode_bundle
 
 #: Plays about so many seconds and says how many steps it made in each.
 Turn = Callable[[float], float]
-#: Median, least and most.
-Figure = tuple[float, float, float]
-_UNIT = "env steps/s"
 #: (environment, agents, slots, stepped together)
 _CASES = (
     ("CartPole-v1", 16, True),
@@ -161,8 +154,9 @@ def _rate(play: Callable[[], int], seconds: float) -> float:
     return steps / took
 
 
-def cases(turns: int = 5, seconds: float = 0.5) -> Iterator[dict[str, Any]]:
-    """A row a case: `{case, unit, ours, limit}`, both (median, least, most) over the turns."""
+def cases(quick: bool) -> Iterator[Case]:
+    """Both side by side, turn by turn."""
+    turns, seconds = (2, 0.1) if quick else (5, 0.5)
     for env_id, slots, together in _CASES:
         for agent_name in _AGENTS:
             what = setting(env_id, agent_name, slots)
@@ -174,26 +168,8 @@ def cases(turns: int = 5, seconds: float = 0.5) -> Iterator[dict[str, Any]]:
             how = "together" if together else "one by one"
             yield {
                 "case": f"{env_id}, {agent_name}, {slots} slots {how}",
-                "unit": _UNIT,
-                "ours": (median(own), min(own), max(own)),
-                "limit": (median(limit), min(limit), max(limit)),
+                "unit": "env steps/s",
+                "ours": own,
+                "limit": limit,
+                "bar": Bar(limit=0.6 if together else 0.9),
             }
-
-
-def main() -> None:
-    """Prints a table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=0.5, help="of processor time, each turn")
-    args = parser.parse_args()
-    say = sys.stdout.write
-    say(f"{'env steps/s':44} {'ours':>26} {'limit':>26}  ratio\n")
-    for row in cases(args.turns, args.seconds):
-        mine, limit = (
-            f"{mid:,.0f} ({low:,.0f}-{high:,.0f})" for mid, low, high in (row["ours"], row["limit"])
-        )
-        say(f"{row['case']:44} {mine:>26} {limit:>26}  {row['ours'][0] / row['limit'][0]:.2f}\n")
-
-
-if __name__ == "__main__":
-    main()
