@@ -5,6 +5,8 @@ from __future__ import annotations
 import secrets
 from contextlib import ExitStack
 
+import msgspec
+
 from p2prl import __version__
 from p2prl.core import messages as m
 from p2prl.errors import P2prlError
@@ -280,7 +282,9 @@ class Host:
             self.reporter.code(news)
 
     def _on_status(self, status: m.StatusReply) -> None:
-        self.last = status
+        # A broker that was killed had not written down the last moment; its shards tell the next one.
+        steps = max(status.steps, self.last.steps if self.last is not None else 0)
+        self.last = status = msgspec.structs.replace(status, steps=steps)
         if self._stage == "last" and not any(node.players and node.state != "gone" for node in status.nodes):
             self._enter("broker")
         if self._stage != "running" or not self._started:

@@ -26,7 +26,7 @@ def test_a_relative_agent_file_is_found_again_by_eval_and_resume(tmp_path: Path)
     done = kit.run(tmp_path, "eval", str(results), "-n", "2", "--json", cwd=elsewhere)
     assert done.returncode == 0, done.stderr
     assert len(json.loads(done.stdout)["returns"]) == 2
-    again = ("--resume", "--results", str(results), "--players", "0", "--stop-time", "1")
+    again = ("--resume", "--no-stop", "--results", str(results), "--players", "0", "--stop-time", "1")
     with kit.host(tmp_path, *again, port=base, cwd=elsewhere) as second:
         assert second.wait_for("started")["resumed"]
         assert second.wait(60) == 0
@@ -53,7 +53,7 @@ def test_settings_that_do_not_fit_the_checkpoint_are_refused(tmp_path: Path) -> 
     with kit.host(tmp_path, "cartpole-cem", "--players", "1", "--stop-steps", "20000", port=base) as first:
         results = Path(first.wait_for("started")["results"])
         assert first.wait(60) == 0
-    again = ("--resume", "--results", str(results), "--players", "0", "--set", "agent.hidden=16")
+    again = ("--resume", "--no-stop", "--results", str(results), "--players", "0", "--set", "agent.hidden=16")
     with kit.host(tmp_path, *again, port=base) as second:
         assert second.wait(30) == 2
     assert "does not fit the agent's settings" in second.stderr
