@@ -16,7 +16,7 @@ import msgspec
 from p2prl.core.schema import SessionSchema
 from p2prl.core.spaces import EnvSpec
 
-PROTOCOL = 1
+PROTOCOL = 2
 
 #: Most samples that one SampleAsk may ask for.
 MAX_SAMPLE_COUNT = 100_000
