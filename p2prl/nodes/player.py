@@ -13,7 +13,7 @@ import psutil
 
 from p2prl.core import messages as m
 from p2prl.errors import MissingPackage, P2prlError, RemoteProtocolError, UsageError
-from p2prl.learn.contracts import Actor, Agent
+from p2prl.learn.contracts import Actor, Agent, Weights
 from p2prl.learn.environments import EnvironmentFailed
 from p2prl.learn.evaluation import run_evaluation_seed
 from p2prl.learn.rollout import Bundle, Rollout
@@ -26,7 +26,7 @@ from p2prl.nodes.wiring import PlayerConfig
 from p2prl.registry import is_file_agent, make_agent, make_env_factory, resolve_agent, source_hash
 from p2prl.wire import frames
 from p2prl.wire.bundle import encode_bundle
-from p2prl.wire.weights import decode_weights
+from p2prl.wire.weights import WeightsDecoder
 
 log = logging.getLogger("p2prl")
 
@@ -58,6 +58,7 @@ class Player:
         self.backlog: deque[tuple[m.PlayerBundle, bytes, bytes]] = deque()
         #: Serials handed over that the member has not answered, oldest first.
         self._sent: deque[int] = deque()
+        self._weights = WeightsDecoder()
         #: How many of the rollout's warnings were passed on.
         self._warned = 0
         self.network = Network()
@@ -136,7 +137,7 @@ class Player:
     # --- the member's words
 
     def _on_member(self) -> None:
-        newest = None
+        newest: tuple[int, Weights] | None = None
         while (received := self.socket.receive()) is not None:
             message = frames.decode_to_player(received.frames[0])
             if isinstance(message, m.PlayerCredit):
@@ -147,11 +148,11 @@ class Player:
             elif isinstance(message, m.EvalDrop):
                 self.evaluator.drop(message.job)
             elif message.version > self.version:
-                newest = (message.version, received.frames[1])
+                # Each is read: it may have the keyframe that a later one needs.
+                newest = (message.version, self._weights.read(received.frames[1]))
         if newest is not None:
-            version, payload = newest
-            self.actor.load(decode_weights(payload))
-            self.version = version
+            self.version, weights = newest
+            self.actor.load(weights)
         self._flush()
 
     # --- playing
