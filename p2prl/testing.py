@@ -28,13 +28,17 @@ from p2prl.learn.contracts import (
     State,
     Tree,
     Weights,
+    weights_tolerance,
 )
 from p2prl.learn.finite import not_finite
 from p2prl.learn.spaces import action_for_env, agent_schema, env_spec, join, split
 from p2prl.registry import make_agent
 from p2prl.replay.params import ReplayKind
+from p2prl.wire.weights import decode_weights, encode_weights
 
 _SLOTS = 3
+#: Rows and ticks over which acting with rounded weights is compared.
+_ROWS, _TICKS = 256, 5
 _KINDS = get_args(ReplayKind)
 
 
@@ -46,7 +50,8 @@ def check_agent(
     Checked: fields and schema; actions on all slots, inside the space, of the right shapes; greedy play repeats itself;
     observations and weights are left alone; `updates` updates run on random data, with priorities that can be used if
     the replay is prioritised; new weights load; weights stay finite, and a saved state holds no NaN; what the learner
-    saved it takes back exactly, and goes on from there alike.
+    saved it takes back exactly, and goes on from there alike; weights that were rounded to 16 bits, if the agent allows
+    it, act as exact ones do, up to its `weights_tolerance`.
 
     Raises:
         AssertionError: what is wrong, in one line.
@@ -67,6 +72,7 @@ def check_agent(
     _check_actor(agent, env, learner.weights())
     batches = _batches(agent, env, updates)
     _check_learner(agent, env, learner, batches)
+    _check_tolerance(agent, env, learner.weights(), weights_tolerance(agent_cls))
 
 
 def check_env(make_env: Callable[[], gym.Env[Any, Any]], steps: int = 300) -> None:
@@ -245,6 +251,35 @@ def _check_learner(agent: Agent, env: EnvSpec, learner: Learner, batches: list[d
     for one in (learner, other):
         one.update(batches[0])
     _alike(learner.weights(), other.weights(), "one update after load() gives different")
+
+
+def _check_tolerance(agent: Agent, env: EnvSpec, weights: Weights, tolerance: float) -> None:
+    """Rounded as for the wire, trained weights act as exact ones do, on random observations."""
+    assert 0.0 <= tolerance < 1.0, f"weights_tolerance is {tolerance}; it must be 0 or more, and below 1"
+    if not tolerance:
+        return
+    exact, rounded = agent.actor(), agent.actor()
+    _load(exact, weights)
+    _load(rounded, decode_weights(encode_weights(weights, halves=True)))
+    rng, states = np.random.default_rng(6), [exact.start(_ROWS), rounded.start(_ROWS)]
+    for _ in range(_TICKS):
+        obs = join(env.observation, "obs", sample_columns(env.observation, "obs", (_ROWS,), rng))
+        given = []
+        for at, actor in enumerate((exact, rounded)):
+            actions, states[at], extras = actor.act(obs, states[at], None)
+            given.append({**split(env.action, "action", actions), **extras})
+        for name, values in given[0].items():
+            far = _apart(np.asarray(values), np.asarray(given[1][name]))
+            assert far <= tolerance, (
+                f"with weights rounded to 16 bits, {name} differs by {far:.3g}; weights_tolerance is {tolerance}"
+            )
+
+
+def _apart(one: Array, other: Array) -> float:
+    """How far two differ: floats at most, relative to 1 + their size; others by the share of them."""
+    if one.dtype.kind != "f":
+        return float((one != other).mean())
+    return float((np.abs(one - other) / (1 + np.abs(one))).max(initial=0.0))
 
 
 def _check_finite(learner: Learner) -> None:
