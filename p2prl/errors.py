@@ -9,6 +9,7 @@
     ├── LimitsForbid (7)          the machine's owner does not allow it
     ├── MissingPackage (1)        an environment or agent that is not installed here
     ├── CorruptCheckpoint (1)     no readable checkpoint
+    ├── AgentRaised (1)           an agent's own code raised
     ├── LearningFailed (1)        loss, gradients or weights are not finite, and stay so
     └── ProtocolError (1)
         ├── LocalProtocolError    our bug: we were about to say something illegal
@@ -100,3 +101,15 @@ class RemoteProtocolError(ProtocolError):
     def __init__(self, reason: str, message: str = "") -> None:
         super().__init__(message or reason)
         self.reason = reason
+
+
+class AgentRaised(P2prlError):
+    """An agent's own code raised.
+
+    Attributes:
+        fruitless: its learner raised before it had made a single update.
+    """
+
+    def __init__(self, message: str, fruitless: bool = False) -> None:
+        super().__init__(message)
+        self.fruitless = fruitless

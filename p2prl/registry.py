@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import hashlib
 import importlib
 import importlib.util
@@ -12,7 +13,6 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import gymnasium as gym
@@ -21,10 +21,14 @@ from gymnasium import error as gym_error
 from gymnasium.envs.registration import EnvSpec as GymSpec
 from gymnasium.envs.registration import load_env_creator
 
+from p2prl.agent_files import class_in_file
+from p2prl.blame import raised
 from p2prl.core.spaces import EnvSpec
 from p2prl.display import draw_without_window
 from p2prl.errors import MissingPackage, P2prlError, UsageError
 from p2prl.learn.contracts import Agent
+from p2prl.learn.vector_environments import MakeVectorEnv, vector_maker
+from p2prl.packages import missing_package
 
 AGENTS = "p2prl.agents"
 ENVS = "p2prl.envs"
@@ -53,10 +57,16 @@ class EnvFactory:
     """
 
     def __init__(
-        self, env_id: str, source: Any, make: Callable[..., gym.Env[Any, Any]], args: Mapping[str, Any]
+        self,
+        env_id: str,
+        source: Any,
+        make: Callable[..., gym.Env[Any, Any]],
+        args: Mapping[str, Any],
+        registered: GymSpec | None = None,
     ) -> None:
+        """`registered`: the environment's place in Gymnasium's registry, if it is from there."""
         self.source = source
-        self._env_id, self._make, self._args = env_id, make, dict(args)
+        self._env_id, self._make, self._args, self._registered = env_id, make, dict(args), registered
 
     def __call__(self, render_mode: str | None = None) -> gym.Env[Any, Any]:
         """A new environment.
@@ -71,7 +81,7 @@ class EnvFactory:
         try:
             return self._make(**self._args, **wanted)
         except (gym_error.DependencyNotInstalled, ImportError) as error:
-            raise _missing(self._env_id, error) from error
+            raise missing_package(self._env_id, error) from error
         except gym_error.UnregisteredEnv as error:
             raise _unknown_env(str(self._args.get("env", self._env_id)), error) from error
         except (TypeError, ValueError, gym_error.Error) as error:
@@ -80,6 +90,10 @@ class EnvFactory:
                 or "no arguments"
             )
             raise UsageError(f"{self._env_id} cannot be made with {given}: {_line(error)}") from error
+
+    def vector(self, spec: EnvSpec, slots: int) -> MakeVectorEnv | None:
+        """What makes so many of it as one vector environment, if Gymnasium has one; see `vector_maker`."""
+        return vector_maker(self._registered, self._args, spec, slots) if self._registered else None
 
 
 def env_names() -> list[str]:
@@ -111,14 +125,20 @@ def make_env_factory(env_id: str, args: Mapping[str, Any], provided_by: str = ""
         spec = _gym_spec(env_id)
         source = spec.entry_point if callable(spec.entry_point) else load_env_creator(str(spec.entry_point))
     except (gym_error.DependencyNotInstalled, ImportError) as error:
-        raise _missing(env_id, error, provided_by) from error
+        raise missing_package(env_id, error, provided_by) from error
     except gym_error.Error as error:
         for pattern, flags in _ASKED_AS:
             if asked := pattern.fullmatch(env_id):
                 raise UsageError(f"{env_id} is to be had as {flags.format(asked[1])}") from error
         raise _unknown_env(env_id, error, provided_by) from error
     # What players and evaluations check themselves, and say once for all slots, Gymnasium need not say beside them.
-    return EnvFactory(env_id, source, lambda **made: gym.make(env_id, disable_env_checker=True, **made), args)
+    return EnvFactory(
+        env_id,
+        source,
+        lambda **made: gym.make(env_id, disable_env_checker=True, **made),
+        args,
+        registered=spec,
+    )
 
 
 def is_accelerated(cls: type[Agent]) -> bool:
@@ -135,7 +155,7 @@ def resolve_agent(name: str, provided_by: str = "") -> type[Agent]:
     """
     path, _, class_name = name.rpartition(":")
     if is_file_agent(name):
-        found = _class_in_file(Path(path), class_name)
+        found = class_in_file(Path(path), class_name)
     else:
         points = _entry_points(AGENTS)
         if name not in points:
@@ -175,12 +195,31 @@ def make_agent(cls: type[Agent], env: EnvSpec, settings: Mapping[str, Any]) -> A
         text, _, place = str(error).replace("`", "").partition(" - at $.")
         where = f"{cls.__name__}'s setting {place!r}" if place else f"{cls.__name__}'s settings"
         raise UsageError(f"{where}: {text[:1].lower()}{text[1:]}") from error
+    _check_constructor(cls)
     try:
         return cls(env, converted)
     except UsageError as error:
         if _can_act(cls, env):
             raise  # so it is the settings that do not fit each other
         raise UsageError(f"{error}; {_agents_for(env)}") from error
+    except P2prlError:
+        raise
+    except Exception as error:
+        raise UsageError(f"the agent {cls.__name__} cannot be made: {raised(error)}") from error
+
+
+def _check_constructor(cls: type[Agent]) -> None:
+    """Raises UsageError if an agent's class cannot be called as `cls(env, settings)`."""
+    try:
+        takes = inspect.signature(cls)
+        takes.bind(None, None)
+    except TypeError as error:
+        raise UsageError(
+            f"an agent is made as {cls.__name__}(env, settings), and its __init__ takes {takes}: see "
+            "docs/write-an-agent.md"
+        ) from error
+    except ValueError:  # of a class in C, which does not say
+        return
 
 
 def _agents_for(env: EnvSpec) -> str:
@@ -232,9 +271,13 @@ def _entry_points(group: str) -> dict[str, metadata.EntryPoint]:
 
 def _load(point: metadata.EntryPoint, name: str) -> Any:
     try:
-        return point.load()
+        module = importlib.import_module(point.module)
     except ImportError as error:
-        raise _missing(name, error) from error
+        raise missing_package(name, error) from error
+    except Exception as error:
+        raise UsageError(f"{name} ({point.module}) cannot be imported: {raised(error)}") from error
+    try:
+        return functools.reduce(getattr, point.attr.split("."), module)
     except AttributeError as error:
         raise P2prlError(
             f"{name} is announced by {point.value}, which does not exist: {_line(error)}"
@@ -263,84 +306,12 @@ def _import_beside_us(module: str) -> None:
         sys.path.append(here)
     if not all(part.isidentifier() for part in module.split(".")):
         raise UsageError(f"{module!r} is no Python module; write --env module:Id, as in mygame:MyGame-v0")
-    importlib.import_module(module)
-
-
-def _class_in_file(path: Path, class_name: str) -> Any:
-    if not path.is_file():
-        raise UsageError(f"there is no file {path} (looked in {Path.cwd()})")
-    module = _module_from(path.resolve())
-    found = getattr(module, class_name, None)
-    if found is None:
-        there = [key for key, value in vars(module).items() if _is_own_class(value, module)]
-        listed = f"it has {', '.join(sorted(there))}" if there else "it has no classes"
-        raise UsageError(f"{path} has no class {class_name!r}; {listed}")
-    return found
-
-
-def _is_own_class(value: Any, module: ModuleType) -> bool:
-    return inspect.isclass(value) and value.__module__ == module.__name__ and hasattr(value, "learner")
-
-
-def _module_from(path: Path) -> ModuleType:
-    name = f"p2prl_file_{path.stem}_{hashlib.blake2b(str(path).encode(), digest_size=4).hexdigest()}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise UsageError(f"{path} cannot be imported as Python")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # before it runs: annotations are resolved through it
     try:
-        spec.loader.exec_module(module)
-    except ImportError as error:
-        del sys.modules[name]
-        raise _missing(str(path), error) from error
+        importlib.import_module(module)
+    except (ImportError, gym_error.Error):
+        raise
     except Exception as error:
-        del sys.modules[name]
-        raise UsageError(f"{path} cannot be imported: {type(error).__name__}: {_line(error)}") from error
-    return module
-
-
-def _missing(name: str, error: Exception, provided_by: str = "") -> MissingPackage:
-    """Which package, as well as can be told: what the error advises, what it lacks, or what the host has."""
-    advice = re.findall(r"pip install ([^`]+)`", str(error))
-    package = provided_by
-    if advice:
-        package = advice[-1].strip().strip("\"'")  # the last: gymnasium names a build tool first
-    elif not package and isinstance(error, ModuleNotFoundError) and error.name:
-        module = error.name.split(".")[0]
-        if name.startswith(f"{error.name}:"):  # no advice to install whatever has that name on the internet
-            return MissingPackage(
-                f"{name}: there is no Python module {module} here; put {module}.py into the folder that p2prl is "
-                "started in, or install the package that has it"
-            )
-        package = module
-    if not package:
-        return MissingPackage(f"{name} cannot be imported: {_line(error)}")
-    package = _our_extra(package) or package
-    return MissingPackage(f'{name} needs a package that is missing here: pip install "{package}"', package)
-
-
-def _our_extra(package: str) -> str:
-    """`p2prl[box2d]` for a package that one of p2prl's own extras brings, else nothing.
-
-    The smallest such extra; `package` may be a module's name, as `mobile_env`.
-    """
-    brings: dict[str, set[str]] = {}
-    try:
-        lines = metadata.requires("p2prl") or []
-    except metadata.PackageNotFoundError:  # a source tree on the path, not installed
-        return ""
-    for line in lines:
-        wanted, extra = re.match(r"[^\s<>=!~;(]+", line), re.search(r"extra == ['\"]([^'\"]+)", line)
-        if wanted and extra:
-            brings.setdefault(extra[1], set()).add(_plain(wanted[0]))
-    having = [extra for extra, packages in brings.items() if _plain(package) in packages]
-    return f"p2prl[{min(having, key=lambda extra: len(brings[extra]))}]" if having else ""
-
-
-def _plain(package: str) -> str:
-    """As package indexes compare names."""
-    return re.sub(r"[-_.]+", "-", package).lower()
+        raise UsageError(f"the module {module} cannot be imported: {raised(error)}") from error
 
 
 def _unknown_env(env_id: str, error: Exception, provided_by: str = "") -> P2prlError:
@@ -350,9 +321,8 @@ def _unknown_env(env_id: str, error: Exception, provided_by: str = "") -> P2prlE
         return MissingPackage(
             f'{env_id} needs a package that is missing here: pip install "{package}"', package
         )
-    names = env_names()
-    bare = {name.rpartition("-v")[0].lower(): name for name in names if "-v" in name}
-    close = difflib.get_close_matches(env_id, names, 3, 0.6)
+    bare = _newest(env_names())
+    close = difflib.get_close_matches(env_id, list(bare.values()), 3, 0.6)
     close += [bare[key] for key in difflib.get_close_matches(env_id.lower(), list(bare), 3, 0.6)]
     if not close and isinstance(error, gym_error.NamespaceNotFound):
         return UsageError(
@@ -361,6 +331,16 @@ def _unknown_env(env_id: str, error: Exception, provided_by: str = "") -> P2prlE
     return UsageError(
         f"no environment {env_id!r}{_listed(list(dict.fromkeys(close))[:3], 'p2prl experiments lists them')}"
     )
+
+
+def _newest(names: Iterable[str]) -> dict[str, str]:
+    """Of ids that differ in their version alone the newest, by the id without it, in lower case."""
+    newest: dict[str, tuple[int, str]] = {}
+    for name in names:
+        base, _, version = name.rpartition("-v")
+        key, number = (base, int(version)) if base and version.isdecimal() else (name, 0)
+        newest[key.lower()] = max(newest.get(key.lower(), (-1, "")), (number, name))
+    return {key: name for key, (_, name) in newest.items()}
 
 
 def _unknown_agent(name: str, known: list[str], provided_by: str) -> P2prlError:

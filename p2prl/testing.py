@@ -30,11 +30,12 @@ from p2prl.learn.contracts import (
     Weights,
     weights_tolerance,
 )
+from p2prl.learn.environments import WrongAnswer, check_reset, check_step
 from p2prl.learn.finite import not_finite
+from p2prl.learn.rounded import apart_when_rounded
 from p2prl.learn.spaces import action_for_env, agent_schema, env_spec, join, split
 from p2prl.registry import make_agent
 from p2prl.replay.params import ReplayKind
-from p2prl.wire.weights import decode_weights, encode_weights
 
 _SLOTS = 3
 #: Rows and ticks over which acting with rounded weights is compared.
@@ -69,6 +70,7 @@ def check_agent(
         f"a field is stored once a session, and replay().window is {replay.window}: only 0, whole sessions, will do"
     )
     learner = agent.learner("cpu", 1)
+    _check_finite(learner, "before any update: ")
     _check_actor(agent, env, learner.weights())
     batches = _batches(agent, env, updates)
     _check_learner(agent, env, learner, batches)
@@ -237,12 +239,12 @@ def _check_learner(agent: Agent, env: EnvSpec, learner: Learner, batches: list[d
             assert np.isfinite(value), f"update's metric {name!r} is {value}"
         if update.priorities is not None:
             _check_priorities(agent.replay(), update.priorities)
+    _check_finite(learner, f"after {len(batches)} updates: ")
     for name, values in kept.items():
-        assert np.array_equal(values, first[name]), (
+        assert np.array_equal(values, first[name], equal_nan=values.dtype.kind == "f"), (
             f"weights() gave {name!r} as a view: later updates changed it"
         )
     _check_actor(agent, env, learner.weights())
-    _check_finite(learner)
     saved = {name: np.array(values) for name, values in learner.save().items()}
     other = agent.learner("cpu", 2)
     other.load(saved)
@@ -258,36 +260,21 @@ def _check_tolerance(agent: Agent, env: EnvSpec, weights: Weights, tolerance: fl
     assert 0.0 <= tolerance < 1.0, f"weights_tolerance is {tolerance}; it must be 0 or more, and below 1"
     if not tolerance:
         return
-    exact, rounded = agent.actor(), agent.actor()
-    _load(exact, weights)
-    _load(rounded, decode_weights(encode_weights(weights, halves=True)))
-    rng, states = np.random.default_rng(6), [exact.start(_ROWS), rounded.start(_ROWS)]
-    for _ in range(_TICKS):
-        obs = join(env.observation, "obs", sample_columns(env.observation, "obs", (_ROWS,), rng))
-        given = []
-        for at, actor in enumerate((exact, rounded)):
-            actions, states[at], extras = actor.act(obs, states[at], None)
-            given.append({**split(env.action, "action", actions), **extras})
-        for name, values in given[0].items():
-            far = _apart(np.asarray(values), np.asarray(given[1][name]))
-            assert far <= tolerance, (
-                f"with weights rounded to 16 bits, {name} differs by {far:.3g}; weights_tolerance is {tolerance}"
-            )
+    rng = np.random.default_rng(6)
+    columns = (sample_columns(env.observation, "obs", (_ROWS,), rng) for _ in range(_TICKS))
+    ticks = (join(env.observation, "obs", values) for values in columns)
+    for name, far in apart_when_rounded(agent, env, weights, ticks, _ROWS).items():
+        assert far <= tolerance, (
+            f"with weights rounded to 16 bits, {name} differs by {far:.3g}; weights_tolerance is {tolerance}"
+        )
 
 
-def _apart(one: Array, other: Array) -> float:
-    """How far two differ: floats at most, relative to 1 + their size; others by the share of them."""
-    if one.dtype.kind != "f":
-        return float((one != other).mean())
-    return float((np.abs(one - other) / (1 + np.abs(one))).max(initial=0.0))
-
-
-def _check_finite(learner: Learner) -> None:
+def _check_finite(learner: Learner, when: str) -> None:
     """A trainer publishes and saves nothing else (p2prl/nodes/guard.py)."""
     bad = not_finite(learner.weights())
-    assert not bad, f"weights() are not finite: {bad}"
+    assert not bad, f"{when}weights() are not finite: {bad}"
     bad = not_finite(learner.save(), infinity=False)
-    assert not bad, f"save() holds NaN, which is taken for learning that failed: {bad}"
+    assert not bad, f"{when}save() holds NaN, which is taken for learning that failed: {bad}"
 
 
 def _check_priorities(replay: ReplaySpec, priorities: Array) -> None:
@@ -326,18 +313,19 @@ def _trace(env: gym.Env[Any, Any], judge: _Judge, steps: int, seed: int | None =
     """Everything an environment says over `steps` random steps, always the same, as bytes."""
     spec = judge.spec
     rng = np.random.default_rng(5)
-    obs, _ = env.reset(seed=seed)
+    obs = _reset(env, seed)
     trace = [judge.seen(obs, "reset")]
     over = False
     for _ in range(steps):
         if over:
-            obs, _ = env.reset()
+            obs = _reset(env)
             trace.append(judge.seen(obs, "reset"))
         columns = sample_columns(spec.action, "action", (), rng)
         action = action_for_env(env.action_space, join(spec.action, "action", columns))
-        obs, reward, terminated, truncated, info = env.step(action)
+        answer = env.step(action)
+        _well_formed(check_step, answer)
+        obs, reward, terminated, truncated, info = answer
         judge.rewarded(float(reward))
-        assert isinstance(info, dict), f"step gave info of type {type(info).__name__}, not dict"
         over = bool(terminated or truncated)
         assert "final_observation" not in info, (
             "the environment resets itself at an episode's end; remove its autoreset"
@@ -345,6 +333,19 @@ def _trace(env: gym.Env[Any, Any], judge: _Judge, steps: int, seed: int | None =
         ends = bytes([bool(terminated), bool(truncated)])
         trace.append(judge.seen(obs, "step") + np.float64(reward).tobytes() + ends)
     return trace
+
+
+def _reset(env: gym.Env[Any, Any], seed: int | None = None) -> Any:
+    answer = env.reset(seed=seed) if seed is not None else env.reset()
+    _well_formed(check_reset, answer)
+    return answer[0]
+
+
+def _well_formed(check: Callable[[Any], None], answer: Any) -> None:
+    try:
+        check(answer)
+    except WrongAnswer as error:
+        raise AssertionError(str(error)) from error
 
 
 class _Judge:

@@ -1,6 +1,9 @@
-"""Numbers with their nouns, as people write them. A leaf, and pure."""
+"""Numbers with their nouns, as people write them, and how often a line was told. A leaf, and pure."""
 
 from __future__ import annotations
+
+#: Different lines that are counted, at most: they may hold a stranger's words.
+_MOST_LINES = 1000
 
 
 def many(number: int, noun: str, does: str = "", do: str = "") -> str:
@@ -14,3 +17,24 @@ def many(number: int, noun: str, does: str = "", do: str = "") -> str:
     """
     text = f"{number:,} {noun}{'' if number == 1 else 's'}"
     return f"{text} {does if number == 1 else do}" if does else text
+
+
+class Repeats:
+    """Lines that may come a thousand times a second: the first, tenth, hundredth ... of each is told."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+
+    def told(self, text: str) -> str:
+        """The line to say now, or an empty string.
+
+        >>> repeats = Repeats()
+        >>> [line for _ in range(20) if (line := repeats.told("refused"))]
+        ['refused', 'refused (10 times so far)']
+        """
+        if text not in self._counts and len(self._counts) >= _MOST_LINES:
+            return ""
+        self._counts[text] = count = self._counts.get(text, 0) + 1
+        if str(count).strip("0") != "1":
+            return ""
+        return text if count == 1 else f"{text} ({count:,} times so far)"

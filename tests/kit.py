@@ -54,6 +54,7 @@ class Program:
         home: its P2PRL_HOME.
         python: the interpreter of another venv.
         prefix: put before the command, such as `ip netns exec NAME`.
+        module: what runs in its place, with the same arguments.
     """
 
     def __init__(
@@ -64,13 +65,14 @@ class Program:
         env: dict[str, str] | None = None,
         cwd: Path | None = None,
         python: str = sys.executable,
+        module: str = "p2prl.cli",
     ) -> None:
         self.events: list[Event] = []
         self.errors: list[str] = []
         self.arguments = arguments
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._process = subprocess.Popen(
-            [*prefix, python, "-m", "p2prl.cli", *arguments],
+            [*prefix, python, "-m", module, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

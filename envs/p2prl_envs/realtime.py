@@ -92,3 +92,7 @@ def make_realtime(
 ) -> gym.Env[Any, Any]:
     """Any Gymnasium id on the wall clock, `tick_s` seconds a tick; other arguments are the inner environment's."""
     return RealTime(gym.make(env, render_mode=render_mode, **args), tick_s)
+
+
+# So that a host warns of play.when_full=wait.
+vars(make_realtime)["wall_clock"] = True

@@ -44,6 +44,7 @@ class ExperimentFlags:
     stop_steps: int | None = None
     stop_return: float | None = None
     stop_time: float | None = None
+    no_stop: bool = False
 
 
 def effective_experiment(flags: ExperimentFlags) -> Experiment:
@@ -52,20 +53,23 @@ def effective_experiment(flags: ExperimentFlags) -> Experiment:
     With an environment but no experiment, the default preset's settings do not apply: they suit another one.
     """
     base = find_experiment(flags.experiment or DEFAULT_PRESET)
+    if flags.no_stop:
+        base = msgspec.structs.replace(base, stop=StopConfig())
     if flags.env is not None and flags.experiment is None and flags.env != base.env.id:
         base = with_env(Experiment(), flags.env)
     if flags.env is not None:
         base = with_env(base, flags.env)
     if flags.agent is not None:
         base = with_agent(base, flags.agent)
+    elif flags.experiment is not None:
+        _check_settings(base, flags.experiment)
     return lay_flags(base, flags)
 
 
 def resumed_experiment(flags: ExperimentFlags, results: Path) -> tuple[Path, Path | None, Experiment]:
     """The folder of the run to go on with, the checkpoint to go back to, if one is named, and the run's experiment.
 
-    Flags are laid over what it was started with. Its stop conditions are not taken over: who resumes a run that reached
-    them wants it to go on.
+    Flags are laid over what it was started with; its stop conditions hold on, unless `no_stop` lifts them.
 
     Raises:
         UsageError: there is no such run, or the flags ask for another experiment, environment or agent than it has.
@@ -75,8 +79,16 @@ def resumed_experiment(flags: ExperimentFlags, results: Path) -> tuple[Path, Pat
     results = existing_folder(results)
     wanted = _named(flags)
     one = checkpoint.of_run(results)
+    if one is None and (aside := checkpoint.run_of_aside(results)) is not None:
+        raise UsageError(
+            f"{results} is what a host that went back took out of {aside[0]}: p2prl eval takes it; to go on from one "
+            f"of its checkpoints, copy that into {aside[0] / 'checkpoints'} and resume from there"
+        )
     folder = latest_run(results if one is None else one.parent.parent, wanted)
-    base = msgspec.structs.replace(load_experiment(folder / EXPERIMENT_FILE), stop=StopConfig())
+    base = load_experiment(folder / EXPERIMENT_FILE)
+    if flags.no_stop:
+        base = msgspec.structs.replace(base, stop=StopConfig())
+    _check_settings(base, str(folder / EXPERIMENT_FILE))
     asked_agent = None if flags.agent is None else with_agent(base, flags.agent).agent.name
     for flag, asked, has in (("--env", flags.env, base.env.id), ("--agent", asked_agent, base.agent.name)):
         if asked not in (None, has):
@@ -140,6 +152,20 @@ def check_installed(experiment: Experiment) -> None:
     agent = resolve_agent(experiment.agent.name)
     fit(agent.Settings, experiment.agent.settings, "agent.")
     make_env_factory(experiment.env.id, experiment.env.args)
+
+
+def _check_settings(experiment: Experiment, source: str) -> None:
+    """Raises UsageError, naming `source`, if the agent has no such settings; one that cannot be had is told later."""
+    from p2prl.registry import resolve_agent
+
+    try:
+        settings = resolve_agent(experiment.agent.name).Settings
+    except P2prlError:
+        return
+    try:
+        fit(settings, experiment.agent.settings, "agent.")
+    except UsageError as error:
+        raise UsageError(f"{source}: {error}") from error
 
 
 def _setting_names(agent: str) -> list[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from p2prl.cli.context import Json, Verbose
+from p2prl.cli.context import Interfaces, Json, Verbose, Wait
 from p2prl.errors import UsageError
 from p2prl.words import many
 
@@ -35,7 +35,10 @@ def evaluate(
         int, typer.Option("--episodes", "-n", metavar="EPISODES", min=1, help="How many episodes to play.")
     ] = 20,
     record: Annotated[
-        Path | None, typer.Option("--record", metavar="DIR", help="Write mp4 videos of the episodes here.")
+        Path | None,
+        typer.Option(
+            "--record", metavar="DIR", help="Write mp4 videos of the episodes here; takes p2prl[video]."
+        ),
     ] = None,
     video: Annotated[
         bool, typer.Option("--video", help="Write them into the run's own folder, under videos/.")
@@ -47,6 +50,8 @@ def evaluate(
         ),
     ] = None,
     seed: Seed = 0,
+    wait: Wait = 5.0,
+    interfaces: Interfaces = None,
     json: Json = False,
     verbose_: Verbose = False,
 ) -> int:
@@ -59,7 +64,9 @@ def evaluate(
     if csv is not None:
         check_csv(csv)
     with _progress() as progress:
-        result = evaluate_target(target, episodes, seed, record, progress, video)
+        result = evaluate_target(
+            target, episodes, seed, record, progress, video, wait, tuple(interfaces or ())
+        )
     if csv is not None:
         write_csv(result, csv)
     if json:
@@ -101,6 +108,7 @@ def watch(
 
 def result_object(result: EvalResult) -> dict[str, Any]:
     """The result as JSON."""
+    several = len(result.returns) > 1
     return {
         "source": result.source,
         "weights_version": result.version,
@@ -108,8 +116,8 @@ def result_object(result: EvalResult) -> dict[str, Any]:
         "agent": result.agent,
         "episodes": len(result.returns),
         "mean": result.mean,
-        "mean_low": result.low,
-        "mean_high": result.high,
+        "mean_low": result.low if several else None,
+        "mean_high": result.high if several else None,
         "std": result.std,
         "min": min(result.returns),
         "max": max(result.returns),
@@ -124,7 +132,9 @@ def result_lines(result: EvalResult) -> list[str]:
     """The result for people."""
     from p2prl.cli.output import safe
 
-    mean = f"{result.mean:.1f}   (95 % confidence: {result.low:.1f} to {result.high:.1f})"
+    mean = f"{result.mean:.1f}"
+    if len(result.returns) > 1:  # one alone says nothing of the spread
+        mean += f"   (95 % confidence: {result.low:.1f} to {result.high:.1f})"
     spread = f"std {result.std:.1f}, min {min(result.returns):.1f}, max {max(result.returns):.1f}"
     weights = f"weights v{result.version} of {safe(result.source)}"
     lines = [

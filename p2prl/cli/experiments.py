@@ -18,17 +18,17 @@ def experiments(
     preset: Annotated[
         str | None,
         typer.Argument(
-            metavar="PRESET", help="Print this preset in full, as TOML to begin a file of your own with."
+            metavar="PRESET", help="Print this preset, or TOML file, in full, as TOML to begin a file with."
         ),
     ] = None,
     verbose_: Verbose = False,
 ) -> int:
     """List the presets, agents and environments that are installed here."""
     from p2prl.cli.output import write_line
-    from p2prl.settings import dump_experiment, parse_experiment, preset_text
+    from p2prl.settings import dump_experiment, find_experiment
 
     if preset is not None:
-        write_line(dump_experiment(parse_experiment(preset_text(preset), preset)).rstrip())
+        write_line(dump_experiment(find_experiment(preset)).rstrip())
         return 0
     width = shutil.get_terminal_size().columns
     # First: packages that presets load register ids of their own with Gymnasium.

@@ -149,6 +149,13 @@ def host(
         float | None,
         typer.Option("--stop-time", metavar="SECONDS", min=0, help="Stop after so many seconds."),
     ] = None,
+    no_stop: Annotated[
+        bool,
+        typer.Option(
+            "--no-stop",
+            help="Leave out the stop conditions that the run or the experiment has; flags beside it still count.",
+        ),
+    ] = False,
     json: Json = False,
     verbose_: Verbose = False,
 ) -> int:
@@ -169,6 +176,7 @@ def host(
         stop_steps=stop_steps,
         stop_return=stop_return,
         stop_time=stop_time,
+        no_stop=no_stop,
     )
     if stop_time == 0:
         raise UsageError("--stop-time wants more than 0 seconds")

@@ -318,12 +318,18 @@ def stopped_lines(info: HostStopped, started: HostStarted | None) -> list[str]:
     """Why it ended, and what can be done next; an error's text is what the command itself ends with."""
     detail = info.text if info.reason == "return" else ""
     lines = [f"stopped: {info.reason}" + (f" ({output.safe(detail)})" if detail else "")]
-    updates = None if started is None else checkpoint.updates_of(started.results / "checkpoints")
+    there = started is not None and checkpoint.is_run(
+        started.results
+    )  # a person may have deleted it meanwhile
+    updates = (
+        checkpoint.updates_of(started.results / "checkpoints") if started is not None and there else None
+    )
     if started is None or updates is None:
         return lines
     folder = shlex.quote(str(started.results))
     score = [f"its score:  p2prl eval {folder}"] if updates else []
-    return [*lines, *score, f"to go on:   p2prl host --resume --results {folder}"]
+    further = " --no-stop" if info.reason in ("return", "steps") else ""
+    return [*lines, *score, f"to go on:   p2prl host --resume --results {folder}{further}"]
 
 
 def joined_line(info: Joined) -> str:

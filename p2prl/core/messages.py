@@ -475,6 +475,7 @@ class TrainerReport(Message, frozen=True, kw_only=True, tag="trainer_report"):
 
     Attributes:
         sampled: ticks taken so far: one a window, all those of a whole session.
+        lag_mean: null before the first update of this trainer.
         insert_ceiling: how far the shards' inserted ticks may go; null for no limit.
         updates_skipped: updates that changed nothing, because loss or gradient was not finite; not among `updates`.
     """
@@ -484,7 +485,7 @@ class TrainerReport(Message, frozen=True, kw_only=True, tag="trainer_report"):
     updates: int = 0
     sampled: int = 0
     weights_version: int = -1
-    lag_mean: float = 0.0
+    lag_mean: float | None = None
     insert_ceiling: int | None = None
     metrics: dict[str, float] = {}
     device: str = ""
@@ -508,9 +509,14 @@ class StatusAsk(Message, frozen=True, kw_only=True, tag="status_ask"):
 
 
 class StopAsk(Message, frozen=True, kw_only=True, tag="stop_ask"):
-    """owner -> broker: the run ends; tell everyone why."""
+    """owner -> broker: the run ends; tell everyone why.
+
+    Attributes:
+        return_mean: the mean return that is the reason; null for another one.
+    """
 
     reason: str
+    return_mean: float | None = None
 
 
 class Rename(Message, frozen=True, kw_only=True, tag="rename"):

@@ -12,6 +12,7 @@ breaks off there, as if it had been truncated, but has no return. A session's fi
 from __future__ import annotations
 
 import hashlib
+from functools import cached_property
 
 import msgspec
 
@@ -68,7 +69,7 @@ class Column(msgspec.Struct, frozen=True):
         return count
 
 
-class SessionSchema(msgspec.Struct, frozen=True):
+class SessionSchema(msgspec.Struct, frozen=True, dict=True):
     """The columns of every session of a run.
 
     Attributes:
@@ -91,7 +92,7 @@ class SessionSchema(msgspec.Struct, frozen=True):
 
     def session_bytes(self) -> int:
         """Bytes of one session, decoded."""
-        return sum(self.column_bytes(column, 1) for column in self.columns)
+        return self._session_bytes
 
     @property
     def needs_whole_sessions(self) -> bool:
@@ -100,6 +101,16 @@ class SessionSchema(msgspec.Struct, frozen=True):
 
     def digest(self) -> bytes:
         """Eight bytes that name this schema; a bundle of another schema is refused by them."""
+        return self._digest
+
+    # Each bundle asks for both.
+
+    @cached_property
+    def _session_bytes(self) -> int:
+        return sum(self.column_bytes(column, 1) for column in self.columns)
+
+    @cached_property
+    def _digest(self) -> bytes:
         plain = msgspec.to_builtins(self)
         for column in plain["columns"]:
             if not column["once"]:

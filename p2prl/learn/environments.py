@@ -2,36 +2,56 @@
 
 from __future__ import annotations
 
+import contextlib
+import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
+from p2prl.blame import raised
 from p2prl.core.spaces import EnvSpec, Leaf, Space, leaves
-from p2prl.errors import P2prlError
+from p2prl.errors import P2prlError, UsageError
 from p2prl.learn.contracts import Array, Tree
-from p2prl.learn.spaces import split
+from p2prl.learn.spaces import env_spec, split
 
 MakeEnv = Callable[[], "gym.Env[Any, Any]"]
 #: A leaf's name, and how to read it out of one observation.
 Writer = tuple[str, Callable[[Any], Any]]
 
 
+_TRIES = 3
+#: What Gymnasium says of each.
+_FORMS = {
+    "reset": "reset() must give (observation, info)",
+    "step": "step() must give (observation, reward, terminated, truncated, info)",
+}
+
+
 class EnvironmentFailed(P2prlError):
     """An environment raised, or answered with something outside its own spaces' shapes.
 
     Attributes:
-        slot: which slot of the player.
+        slot: which slot of the player; None for all of them, where they are one environment.
     """
 
-    def __init__(self, message: str, slot: int) -> None:
+    def __init__(self, message: str, slot: int | None) -> None:
         super().__init__(message)
         self.slot = slot
 
 
 class NotFinite(ValueError):
     """An environment gave NaN or infinity where a number belongs; the text says where and which."""
+
+
+class WrongAnswer(ValueError):
+    """`reset` or `step` gave something of another form than Gymnasium says; the text says what it must be."""
+
+
+class BrokenEnvironment(UsageError):
+    """An environment's first answers are not of the form that they must have: another try would not help."""
 
 
 def slot_seed(seed: int, slot: int, failures: int = 0) -> int:
@@ -85,10 +105,103 @@ def check_finite(name: str, values: Array) -> None:
         raise NotFinite(f"{name}{f'[{index}]' if index else ''} = {float(values[bad].flat[0])}")
 
 
-def failure(env_id: str, slot: int, where: str, error: Exception) -> EnvironmentFailed:
-    """One line about what an environment raised in `reset` or `step`; `error` is its cause."""
+def check_reset(answer: Any) -> None:
+    """Raises WrongAnswer unless this is what `reset()` has to give."""
+    if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], dict):
+        raise WrongAnswer(f"{_FORMS['reset']}, gave {_given(answer)}")
+
+
+def check_step(answer: Any) -> None:
+    """Raises WrongAnswer unless this is what `step()` has to give."""
+    if not isinstance(answer, tuple) or len(answer) != 5 or not isinstance(answer[4], dict):
+        raise WrongAnswer(f"{_FORMS['step']}, gave {_given(answer)}")
+    try:
+        float(answer[1])
+    except (TypeError, ValueError) as error:
+        raise WrongAnswer(f"{_FORMS['step']}, gave the reward {answer[1]!r}") from error
+
+
+def _given(answer: Any) -> str:
+    if not isinstance(answer, tuple):
+        return f"one value, of the type {type(answer).__name__}"
+    if len(answer) in (2, 5) and not isinstance(answer[-1], dict):
+        return f"an info of the type {type(answer[-1]).__name__}, not dict"
+    return f"{len(answer)} values"
+
+
+def try_environment(make_env: MakeEnv, env_id: str) -> EnvSpec:
+    """Make an environment, reset it and make one step with an action of its space; its description.
+
+    One that raises is tried again, with a new one: that may pass, and does where it fails now and then.
+
+    Raises:
+        UsageError: its spaces cannot be stored, or an answer is not of Gymnasium's form; the text says what is wrong.
+        EnvironmentFailed: it raised each time.
+        MissingPackage: it needs a package that is not installed.
+    """
+    for seed in range(_TRIES - 1):
+        with contextlib.suppress(EnvironmentFailed):
+            return _try_once(make_env, env_id, seed)
+    return _try_once(make_env, env_id, _TRIES - 1)
+
+
+def _try_once(make_env: MakeEnv, env_id: str, seed: int) -> EnvSpec:
+    try:
+        env = make_env()
+    except P2prlError:
+        raise
+    except Exception as error:
+        raise EnvironmentFailed(f"{env_id} cannot be made: {raised(error)}", 0) from error
+    try:
+        spec = env_spec(env, env_id)
+        _try_one_step(env, spec, seed)
+        return spec
+    finally:
+        with contextlib.suppress(Exception):  # it may be broken: what it says on closing is no news
+            env.close()
+
+
+def _try_one_step(env: gym.Env[Any, Any], spec: EnvSpec, seed: int) -> None:
+    where = "reset"
+    try:
+        answer = env.reset(seed=seed)
+        check_reset(answer)
+        check_shapes(spec, answer[0], 0)
+        env.action_space.seed(seed)
+        where = "step"
+        check_step(env.step(env.action_space.sample()))
+    except WrongAnswer as error:
+        raise BrokenEnvironment(f"{spec.id}: {error}") from error
+    except EnvironmentFailed as error:
+        raise BrokenEnvironment(str(error)) from error
+    except Exception as error:
+        raise EnvironmentFailed(f"{spec.id}: {where} raised {raised(error)}", 0) from error
+
+
+def failure(env_id: str, slot: int | None, where: str, error: Exception) -> EnvironmentFailed:
+    """One line about what an environment raised in `reset` or `step`; `error` is its cause.
+
+    Args:
+        slot: None for all of them.
+    """
     text = " ".join(str(error).split())
-    did = "gave" if isinstance(error, NotFinite) else f"raised {type(error).__name__}:"
-    failed = EnvironmentFailed(f"{env_id}: slot {slot}: {where} {did} {text}", slot)
+    if isinstance(error, WrongAnswer):
+        told = text
+    elif isinstance(error, NotFinite):
+        told = f"{where} gave {text}"
+    elif not _is_ours(error):
+        told = f"{where} raised {type(error).__name__}: {text}"
+    elif "unpack" in text:
+        told = f"{_FORMS[where]}, and did not ({text})"
+    else:
+        told = f"{where} gave what does not fit: {text}"
+    who = env_id if slot is None else f"{env_id}: slot {slot}"
+    failed = EnvironmentFailed(f"{who}: {told}", slot)
     failed.__cause__ = error
     return failed
+
+
+def _is_ours(error: Exception) -> bool:
+    """True if not the environment raised, but what was done here with its answer."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and Path(frames[-1].filename).parent == Path(__file__).parent

@@ -11,7 +11,7 @@ import numpy as np
 
 from p2prl.core.spaces import EnvSpec, leaves
 from p2prl.learn.contracts import Actor, Array, State
-from p2prl.learn.environments import MakeEnv, check_shapes, failure, slot_seed, write, writers_of
+from p2prl.learn.environments import MakeEnv, NotFinite, check_shapes, failure, slot_seed, write, writers_of
 from p2prl.learn.space_watch import SpaceWatch
 from p2prl.learn.spaces import for_env, join
 
@@ -138,13 +138,19 @@ class Evaluation:
             if lane.over or lane.length == self._max_length:
                 seen = self._turn(lane)
             if seen is not None:
-                write(self._writers, lane.slot, seen)
+                self._note(lane.slot, seen)
         self.over = not any(self._playing())
         return not self.over
 
     def results(self) -> list[tuple[float, int]]:
         """(return, length) of the episodes that are over, in their order."""
         return [self._results[episode] for episode in self._episodes if episode in self._results]
+
+    def _note(self, slot: int, seen: Any) -> None:
+        try:
+            write(self._writers, slot, seen)
+        except Exception as error:
+            raise failure(self._spec.id, slot, "step", error) from error
 
     def _playing(self) -> Iterator[_Lane]:
         return (lane for lane in self._lanes if lane.episode is not None)
@@ -197,7 +203,7 @@ class _Lane:
             self._show()
             value = float(reward)
             if not math.isfinite(value):
-                raise ValueError(f"the reward is {reward}")
+                raise NotFinite(f"the reward {reward}")
             if not self._watch.low <= value <= self._watch.high:
                 value = self._watch.reward(value)
         except Exception as error:

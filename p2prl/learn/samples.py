@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from p2prl.core.messages import MAX_SAMPLE_COUNT
-from p2prl.core.schema import SessionSchema
+from p2prl.core.schema import Column, SessionSchema
 from p2prl.learn.contracts import Array, ReplaySpec
-from p2prl.replay.storage import MAX_SAMPLE_BYTES
+from p2prl.replay.storage import MAX_SAMPLE_BYTES, in_pictures
+from p2prl.wire.stills import decode_stills, develop
 
 
 def batch_bytes(schema: SessionSchema, spec: ReplaySpec) -> int:
@@ -34,7 +35,7 @@ def columns_from_frames(
     schema: SessionSchema, spec: ReplaySpec, count: int, payload: Sequence[memoryview | bytes]
 ) -> list[Array]:
     """The arrays of a SampleReply: one `[count, rows, ...]` per column, then the versions `[count]`; of a prioritised
-    replay also the ids `[count, 2]` and the priorities `[count]`.
+    replay also the ids `[count, 2]` and the priorities `[count]`. Of pictures a Still for each sample, `[count]`.
 
     Raises:
         ValueError: the frames are not exactly of the schema's sizes.
@@ -44,6 +45,11 @@ def columns_from_frames(
         raise ValueError(f"a sample of {len(payload)} frames, expected {expected}")
     arrays: list[Array] = []
     for column, frame in zip(schema.columns, payload, strict=False):
+        if in_pictures(column):
+            stills = np.empty(count, object)
+            stills[:] = decode_stills(frame, count)
+            arrays.append(stills)
+            continue
         rows = schema.rows(column, spec.window)
         arrays.append(np.frombuffer(frame, column.dtype).reshape(count, rows, *column.shape))
     versions, *drawn = payload[len(schema.columns) :]
@@ -53,3 +59,10 @@ def columns_from_frames(
         arrays.append(np.frombuffer(ids, np.int64).reshape(count, 2))
         arrays.append(np.frombuffer(priorities, np.float32).reshape(count))
     return arrays
+
+
+def developed(column: Column, schema: SessionSchema, window: int, values: Array) -> Array:
+    """A column of a batch, `[count, rows, ...]`: pictures are decoded here, all others are there already."""
+    if not in_pictures(column):
+        return values
+    return develop(values, schema.rows(column), schema.rows(column, window), column.shape)

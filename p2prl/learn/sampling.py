@@ -24,7 +24,7 @@ from p2prl.core.messages import MAX_SAMPLE_COUNT, Priorities, SampleAsk, SampleR
 from p2prl.core.schema import SessionSchema
 from p2prl.errors import P2prlError
 from p2prl.learn.contracts import Array, ReplaySpec
-from p2prl.learn.samples import batch_bytes
+from p2prl.learn.samples import batch_bytes, developed
 
 #: Batches per group, and groups under way or waiting, of a ring. Measured: the dialogue's cost per batch is small from
 #: 4 on, and more only makes samples older.
@@ -219,7 +219,10 @@ class Sampler:
         self.sampled_total += taken
         if self._queue:
             self.limiter.sampled(taken)
-        batch = {column.name: values for column, values in zip(self._schema.columns, columns, strict=False)}
+        batch = {
+            column.name: developed(column, self._schema, self._spec.window, values)
+            for column, values in zip(self._schema.columns, columns, strict=False)
+        }
         batch["version"], *more = columns[len(self._schema.columns) :]
         if self._prioritised:
             probability, shards, ids = more

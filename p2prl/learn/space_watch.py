@@ -26,34 +26,42 @@ class SpaceWatch:
 
     Attributes:
         writers: how to read each leaf out of an observation; they are to be used, because some take notes.
-        low, high: a reward between these is passed on as it is; `reward` says what becomes of others.
+        low, high: a reward between these is passed on as it is.
         warnings: one line each, in the order in which they were noticed.
     """
 
-    def __init__(self, spec: EnvSpec) -> None:
+    def __init__(self, spec: EnvSpec, together: bool = False) -> None:
+        """`together`: one observation is of all slots, `[slots, ...]` per leaf."""
         self.warnings: list[str] = []
         self.low, self.high = _reward_bounds(spec.reward_range)
-        self._env_id, self._range = spec.id, spec.reward_range
+        self._env_id, self._range, self._together = spec.id, spec.reward_range, together
         self._said: set[str] = set()
         self._bundles = 0
         parts = dict(leaves(spec.observation, "obs"))
         self._bounded = {name: leaf for name, leaf in parts.items() if _bounds_something(leaf)}
         #: Integer leaves, and what was observed of them last: it may not even fit the dtype that it is stored in.
         self._integers = {name: leaf for name, leaf in parts.items() if _is_integer(leaf)}
+        self._bounds = {name: _sides(leaf) for name, leaf in parts.items()}
         self._noted: dict[str, Any] = {}
         self.writers = [
             (name, self._noting(name, read) if name in self._integers else read)
             for name, read in writers_of(spec.observation, "obs")
         ]
 
+    def all_rewarded(self, values: Array) -> bool:
+        """True if rewards, float64, are all to be passed on as they are."""
+        return b"\0" not in ((values >= self.low) & (values <= self.high)).tobytes()
+
     def reward(self, value: float) -> float:
-        """What is passed on of a reward that is not between `low` and `high`.
+        """What is passed on of a reward: the value itself, or the nearest one in the range.
 
         Raises:
             NotFinite: it is NaN, infinite, or too large for float32.
         """
         if not abs(value) <= _LARGEST:
             raise NotFinite(f"the reward {value:g}")
+        if self.low <= value <= self.high:
+            return value
         taken = min(max(value, self.low), self.high)
         low, high = self._range or (self.low, self.high)
         text = f"a reward of {value:g}, and its reward_range is {low:g} to {high:g}"
@@ -69,7 +77,7 @@ class SpaceWatch:
         for name, leaf in list(self._integers.items()):
             values = np.asarray(self._noted.get(name))
             if values.dtype != leaf.dtype and values.dtype.kind in "iuf":
-                self._look(name, leaf, values[None, None])
+                self._look(name, leaf, values[None] if self._together else values[None, None])
 
     def _noting(self, name: str, read: Callable[[Any], Any]) -> Callable[[Any], Any]:
         noted = self._noted
@@ -82,9 +90,7 @@ class SpaceWatch:
 
     def _look(self, name: str, leaf: Leaf, column: Array) -> None:
         """`column` is `[rows, slots, ...]`."""
-        low, high = (
-            np.array(side).reshape(leaf.shape if len(side) > 1 else ()) for side in (leaf.low, leaf.high)
-        )
+        low, high = self._bounds[name]
         if low.ndim == high.ndim == 0 and column.min() >= low and column.max() <= high:
             return  # much cheaper than what follows
         outside = (column < low) | (column > high)
@@ -111,6 +117,14 @@ def _reward_bounds(declared: tuple[float, float] | None) -> tuple[float, float]:
     with np.errstate(over="ignore"):
         low, high = (float(np.float32(side)) for side in declared)
     return max(min(declared[0], low), -_LARGEST), min(max(declared[1], high), _LARGEST)
+
+
+def _sides(leaf: Leaf) -> tuple[Array, Array]:
+    """Low and high, each one number for all elements or one for each."""
+    low, high = (
+        np.array(side).reshape(leaf.shape if len(side) > 1 else ()) for side in (leaf.low, leaf.high)
+    )
+    return low, high
 
 
 def _is_integer(leaf: Leaf) -> bool:

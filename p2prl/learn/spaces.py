@@ -13,13 +13,17 @@ from gymnasium import spaces as gs
 
 from p2prl.core.schema import DTYPE_SIZES, MAX_ROW_ELEMENTS, Column, SessionSchema
 from p2prl.core.spaces import DictSpace, EnvSpec, Leaf, Space, TupleSpace, leaves
-from p2prl.errors import UsageError
+from p2prl.errors import P2prlError, UsageError
 from p2prl.learn.contracts import Agent, Array, Field, Tree
 
 #: In the order of preference: the first that holds the bounds is the stored dtype.
 _INTEGERS = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64")
 _RESERVED = ("obs", "action", "reward", "flags", "version", "probability")
 _SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of those"
+
+
+class OutsideSpace(P2prlError):
+    """An agent acted outside its action space; the text says where, what it did, and what the space says."""
 
 
 def env_spec(env: gym.Env[Any, Any], env_id: str) -> EnvSpec:
@@ -132,9 +136,12 @@ def for_env(space: gym.Space[Any]) -> Callable[[Tree], list[Any]]:
 
     Discrete gives Python ints; arrays are copies in the environment's own dtype and shape, so that an environment may
     keep or change them.
+
+    Raises:
+        OutsideSpace: from that function, for a Discrete action that is none: an environment may take it for anything.
     """
     if isinstance(space, gs.Discrete):
-        return lambda batch: batch.tolist()
+        return _discrete_for_env(int(space.start), int(space.start) + int(space.n) - 1)
     if isinstance(space, gs.Dict):
         named = {key: for_env(item) for key, item in space.spaces.items()}
         return lambda batch: [
@@ -146,6 +153,40 @@ def for_env(space: gym.Space[Any]) -> Callable[[Tree], list[Any]]:
         return lambda batch: list(zip(*(part(batch[i]) for i, part in enumerate(parts)), strict=True))
     dtype, shape = space.dtype, tuple(space.shape or ())
     return lambda batch: list(np.array(batch, dtype=dtype).reshape(-1, *shape))
+
+
+def _discrete_for_env(first: int, last: int) -> Callable[[Tree], list[Any]]:
+    def actions(batch: Tree) -> list[Any]:
+        chosen: list[Any] = batch.tolist()
+        # Chained, so that NaN is outside.
+        if not first <= min(chosen) <= max(chosen) <= last:
+            bad = next(one for one in chosen if not first <= one <= last)
+            raise OutsideSpace(f"an action was {bad}, and its space says {first} to {last}")
+        return chosen
+
+    return actions
+
+
+def for_vector_env(space: gym.Space[Any]) -> Callable[[Tree], Tree]:
+    """As `for_env`, but to what the `step` of a vector environment takes: the same tree, of copies in `space`'s dtype.
+
+    Args:
+        space: of one environment's actions.
+
+    Raises:
+        OutsideSpace: as there.
+    """
+    if isinstance(space, gs.Discrete):
+        checked = _discrete_for_env(int(space.start), int(space.start) + int(space.n) - 1)
+        return lambda batch: np.array(checked(batch), dtype=space.dtype)
+    if isinstance(space, gs.Dict):
+        named = {key: for_vector_env(item) for key, item in space.spaces.items()}
+        return lambda batch: {key: part(batch[key]) for key, part in named.items()}
+    if isinstance(space, gs.Tuple):
+        parts = [for_vector_env(item) for item in space.spaces]
+        return lambda batch: tuple(part(batch[i]) for i, part in enumerate(parts))
+    dtype, shape = space.dtype, tuple(space.shape or ())
+    return lambda batch: np.array(batch, dtype=dtype).reshape(-1, *shape)
 
 
 def action_for_env(space: gym.Space[Any], tree: Tree) -> Any:

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from p2prl import __version__
 from p2prl.core import messages as m
 from p2prl.core.bounds import checked_heartbeat, checked_hello
@@ -75,7 +77,7 @@ class Broker:
         self.episodes.load(self.saved.episodes)
         self.desk = ShardDesk(self.saved.shard_steps)
         self.trainer_route = b""
-        self.trainer = m.TrainerReport(state="starting", reason="the trainer is starting")
+        self.trainer = broker_file.last_report(self.saved)
         self.trainer_heard = loop.now()
         self.trainer_watch = TrainerWatch()
         #: The trainer introduced itself to this incarnation of the broker: it knows the term, and published.
@@ -144,6 +146,7 @@ class Broker:
         self._saved_at, self._unsaved = self.loop.now(), False
         self.saved.next_seed = self.roster.next_seed + _SPARE_SEEDS
         self.saved.episodes = self.episodes.save()
+        broker_file.note_report(self.saved, self.trainer)
         try:
             broker_file.save(self.folder, self.saved, durable)
         except OSError as error:
@@ -357,6 +360,8 @@ class Broker:
         self.trainer_route, self.trainer_heard = received.peer, self.loop.now()
         if not self.trainer_greeted:
             self.answer(received, m.HelloAgain(term=self.saved.term))
+        if report.lag_mean is None:
+            report = msgspec.structs.replace(report, lag_mean=self.trainer.lag_mean)
         self.trainer_watch.reported(self.trainer, report, self.trainer_heard)
         ceiling_before = self.trainer.insert_ceiling
         self.trainer = report
@@ -394,7 +399,7 @@ class Broker:
 
     def _stop_ask(self, received: Received, ask: m.StopAsk) -> None:
         self.stopping = ask.reason
-        self._tell_trainer()  # its last checkpoint is to have the run's last figures
+        self._tell_trainer(ask.return_mean)  # its last checkpoint is to have the run's last figures
         message = frames.encode(m.Stopping(reason=ask.reason))
         routes = [peer.route for peer in self.members.live()]
         for route in [*routes, *self.desk.routes.values(), self.trainer_route]:
@@ -438,13 +443,14 @@ class Broker:
         self.save(durable=True)
         self.weights.publish_held()
 
-    def _tell_trainer(self) -> None:
+    def _tell_trainer(self, reached: float | None = None) -> None:
+        """How the run stands; `reached` is the mean return that ends it, whatever ended since."""
         if not self.trainer_route:
             return
         progress = m.RunProgress(
             steps=self.desk.steps,
             episodes=self.episodes.count,
-            return_mean=self.episodes.mean,
+            return_mean=self.episodes.mean if reached is None else reached,
             return_episodes=self.episodes.mean_count,
             returns=self.episodes.save(),
             candidate_wanted=self.evaluation.wanted(),

@@ -10,7 +10,7 @@ import msgspec
 
 from p2prl.core.invitations import CodeEntry
 from p2prl.core.ledger import Ledger
-from p2prl.core.messages import Evaluation
+from p2prl.core.messages import Evaluation, TrainerReport
 from p2prl.nodes.files import write_atomically
 
 log = logging.getLogger("p2prl")
@@ -28,6 +28,7 @@ class Saved(msgspec.Struct):
         ledgers, names: by node key; nodes that are gone in the order in which they went.
         others, others_count: nodes that went long ago, together.
         episodes: EpisodeStats.save().
+        updates, updates_skipped, lag_mean: as the trainer told them last; shown until the next one is up.
         evaluation: the last one.
         quarantined: why, by node key.
         code: the join code with what is left of its limits; `code_session` says under which start of the host.
@@ -42,6 +43,9 @@ class Saved(msgspec.Struct):
     others: Ledger = msgspec.field(default_factory=Ledger)
     others_count: int = 0
     episodes: dict[str, list[float]] = {}
+    updates: int = 0
+    updates_skipped: int = 0
+    lag_mean: float = 0.0
     evaluation: Evaluation | None = None
     quarantined: dict[str, str] = {}
     code: CodeEntry | None = None
@@ -64,6 +68,23 @@ def load(folder: Path) -> Saved:
 def save(folder: Path, saved: Saved, durable: bool = False) -> None:
     """Write it; `durable` as in `write_atomically`. Raises OSError."""
     write_atomically(_path(folder), msgspec.json.encode(saved), durable=durable)
+
+
+def last_report(saved: Saved) -> TrainerReport:
+    """What there is to tell of training while the trainer starts: its figures of last time."""
+    return TrainerReport(
+        state="starting",
+        reason="the trainer is starting",
+        updates=saved.updates,
+        updates_skipped=saved.updates_skipped,
+        lag_mean=saved.lag_mean,
+    )
+
+
+def note_report(saved: Saved, report: TrainerReport) -> None:
+    """What `last_report` is to know."""
+    saved.updates, saved.updates_skipped = report.updates, report.updates_skipped
+    saved.lag_mean = report.lag_mean or 0.0
 
 
 def _path(folder: Path) -> Path:

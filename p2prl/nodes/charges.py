@@ -6,12 +6,16 @@ import os
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import cast
+
+import msgspec
 
 from p2prl.core import messages as m
 from p2prl.core.codes import new_code
+from p2prl.net.cards import HostCard
 from p2prl.net.interfaces import chosen_interfaces
-from p2prl.net.keys import KeyPair, load_or_create, new_key_pair, state_folder
+from p2prl.net.keys import KeyPair, fingerprint, load_or_create, new_key_pair, state_folder
 from p2prl.net.ports import free_block
 from p2prl.nodes.device import choose_device
 from p2prl.nodes.options import HostOptions, default_players
@@ -83,6 +87,20 @@ class Plan:
         """Those without which nobody can join."""
         return ["broker", *(f"shard {index}" for index in range(self.options.experiment.shards))]
 
+    def card(self, boot_id: str, term: int) -> HostCard:
+        """What mDNS says of this host."""
+        run = self.prepared.run
+        return HostCard(
+            run_id=run.run_id,
+            name=self.name,
+            boot_id=boot_id,
+            term=term,
+            protocol=m.PROTOCOL,
+            fingerprint=fingerprint(self.keys.host.public),
+            env=run.env_id,
+            agent=run.agent_name,
+        )
+
     def _broker_config(self) -> BrokerConfig:
         return BrokerConfig(
             run=self.prepared.run,
@@ -150,6 +168,10 @@ class Plan:
             eval_episodes=play.eval_episodes if play.eval_share > 0 else 0,
             goal=self.options.experiment.stop.mean_return,
         )
+
+    def check_config(self, path: Path) -> TrainerConfig:
+        """For a trainer that only looks whether a checkpoint fits this experiment."""
+        return msgspec.structs.replace(self._trainer_config(), check=str(path))
 
     def _member_config(self) -> MemberConfig:
         agent = self.options.experiment.agent.name

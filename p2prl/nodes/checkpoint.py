@@ -26,15 +26,17 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from p2prl.errors import CorruptCheckpoint, P2prlError
+from p2prl.errors import CorruptCheckpoint, P2prlError, UsageError
 from p2prl.nodes.files import fsync_folder, write_atomically
-from p2prl.settings import EXPERIMENT_FILE
+from p2prl.settings import EXPERIMENT_FILE, RUN_FILE
 
 log = logging.getLogger("p2prl")
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 _FILES = ("learner.safetensors", "weights.safetensors", "meta.json")
 BEST = "best"
+#: In a run's folder: what hosts that went back to an earlier checkpoint took away (rewind.py).
+SET_ASIDE = "set-aside"
 _PART, _OLD, _DAMAGED = ".part", ".old", ".damaged"
 _BEST_OLD = f".{BEST}{_OLD}"
 KEPT = f".{BEST}.evaluated"
@@ -106,7 +108,7 @@ def save(
     Raises:
         OSError: the disk is full or not writable; nothing half-written counts.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(exist_ok=True)  # a run's folder that was deleted does not come back with this alone in it
     final = folder / (name or f"{meta.updates:010d}-v{meta.version}")
     part = folder / f".{final.name}{_PART}"
     shutil.rmtree(part, ignore_errors=True)
@@ -229,6 +231,21 @@ def of_run(path: Path) -> Path | None:
     return there if inside and (there.parent.parent / EXPERIMENT_FILE).is_file() else None
 
 
+def is_run(folder: Path) -> bool:
+    """True if `p2prl eval` and `p2prl host --resume` can do something with this folder."""
+    return all((folder / name).is_file() for name in (EXPERIMENT_FILE, RUN_FILE))
+
+
+def run_of_aside(path: Path) -> tuple[Path, Path] | None:
+    """The run's folder and that of the checkpoints, if the path is, or is in, what a host that went back set aside."""
+    there = path.absolute()
+    for folder in (there, *there.parents):
+        run = folder.parent.parent
+        if folder.parent.name == SET_ASIDE and (run / EXPERIMENT_FILE).is_file():
+            return run, folder / "checkpoints"
+    return None
+
+
 def load(path: Path) -> Checkpoint:
     """Read one checkpoint.
 
@@ -279,6 +296,18 @@ def load_last(folder: Path, *, prefer_best: bool = False) -> Checkpoint | None:
     return None
 
 
+def check_fits(last: Checkpoint, weights: Arrays) -> None:
+    """Raises UsageError if the checkpoint is of a network of another shape than `weights`, made by the settings."""
+    theirs = {name: (array.shape, array.dtype) for name, array in last.weights.items()}
+    ours = {name: (np.shape(array), np.asarray(array).dtype) for name, array in weights.items()}
+    if theirs != ours:
+        names = sorted(name for name in theirs.keys() | ours.keys() if theirs.get(name) != ours.get(name))
+        raise UsageError(
+            f"{last.path} does not fit the agent's settings ({', '.join(names[:3])} differ); "
+            "resume with the settings that the run was started with, or start a new run"
+        )
+
+
 def before(folder: Path, updates: int) -> Checkpoint | None:
     """The newest good checkpoint under `folder` of fewer updates than these; None if there is none."""
     for path in candidates(folder):
@@ -306,7 +335,7 @@ def require(folder: Path, *, prefer_best: bool = False) -> Checkpoint:
     """As `load_last`, but none at all is an error."""
     checkpoint = load_last(folder, prefer_best=prefer_best)
     if checkpoint is None:
-        raise P2prlError(f"no checkpoint in {folder} yet; the first one comes with the first weights")
+        raise P2prlError(f"no checkpoint in {folder} yet; the first one comes with the first update")
     return checkpoint
 
 

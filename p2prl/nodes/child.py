@@ -18,8 +18,14 @@ import msgspec
 from p2prl.nodes.process import ChildEvent, encode_config
 from p2prl.python_warnings import plain
 
-#: Numeric libraries start one thread per core in every process; with many processes that only costs.
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+#: Numeric libraries start one thread per core in every process; with many processes that only costs. They read these
+#: when they are loaded, so a process has them from its beginning, and so have those that an environment starts.
+ONE_THREAD = {
+    "OMP_NUM_THREADS": "1",  # torch, and what else is built with OpenMP
+    "OPENBLAS_NUM_THREADS": "1",  # numpy
+    "MKL_NUM_THREADS": "1",
+    "VECLIB_MAXIMUM_THREADS": "1",  # numpy on macOS
+}
 #: Lines and events that are kept while nobody asks; the newest, of each kind apart, so that a flood of lines takes no
 #: event with it.
 _MAX_QUEUED = 1000

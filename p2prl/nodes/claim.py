@@ -13,8 +13,11 @@ import sys
 from p2prl.errors import P2prlError
 from p2prl.net.loop import Loop
 from p2prl.net.ports import MAX_BLOCKS, STRIDE, free_block
+from p2prl.nodes.options import DEFAULT_BASE_PORT, HostOptions
 
 _LOOK_S = 0.1
+#: A process that came from a resumed host may hold its ports for a moment after it was killed.
+_PORT_PATIENCE_S = 3.0
 
 
 class Claim:
@@ -22,10 +25,11 @@ class Claim:
 
     Attributes:
         base: where the block begins.
+        wanted: where it was to begin.
     """
 
-    def __init__(self, base: int, holder: socket.socket | None) -> None:
-        self.base = base
+    def __init__(self, base: int, wanted: int, holder: socket.socket | None) -> None:
+        self.base, self.wanted = base, wanted
         self._holder = holder
 
     def release(self) -> None:
@@ -50,13 +54,30 @@ def claim_block(wanted: int, shards: int, blocks: int = MAX_BLOCKS) -> Claim:
         base = free_block(first, shards, blocks=left)
         holder = _hold(base)
         if holder is not None or blocks == 1:
-            return Claim(base, holder)
+            return Claim(base, wanted, holder)
         left -= (base - first) // STRIDE + 1
         first = base + STRIDE
     raise P2prlError(
         f"other hosts on this machine are starting on all blocks of ports from {wanted} to {first - STRIDE}; "
         "choose another with --port BASE"
     )
+
+
+def first_claim(options: HostOptions, before: int) -> Claim:
+    """The block that a host begins with: the one that it is told, or that it had, or the next free one.
+
+    Args:
+        before: where the block of the run's last host began; 0 if that is not known.
+
+    Raises:
+        UsageError, P2prlError: as `free_block`.
+    """
+    shards = options.experiment.shards
+    wanted = options.base_port or (before if options.resume else 0) or DEFAULT_BASE_PORT
+    if options.resume:
+        wait_for_ports(wanted, shards, _PORT_PATIENCE_S)
+    # Who names a port has told it to others, or opened it in a firewall: another one would be of no use.
+    return claim_block(wanted, shards, 1 if options.base_port else MAX_BLOCKS)
 
 
 def wait_for_ports(base: int, shards: int, patience_s: float) -> None:

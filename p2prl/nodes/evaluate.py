@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from p2prl.core.spaces import EnvSpec
+from p2prl.core.spaces import EnvSpec, spaces_in_words
 from p2prl.display import has_display
 from p2prl.errors import MissingPackage, NoHostFound, P2prlError, UsageError
 from p2prl.learn.contracts import Actor, Array, Weights
@@ -23,6 +23,7 @@ from p2prl.learn.spaces import env_spec
 from p2prl.learn.statistics import bootstrap_interval
 from p2prl.nodes import checkpoint
 from p2prl.nodes.client import open_client
+from p2prl.nodes.prepare import check_spaces, spaces_of_run
 from p2prl.nodes.video import VideoFolder, check_encoder, check_folder
 from p2prl.places import existing_folder, looks_like_path, tidy
 from p2prl.registry import is_file_agent, make_agent, make_env_factory, resolve_agent
@@ -30,8 +31,6 @@ from p2prl.settings import EXPERIMENT_FILE, latest_run, load_experiment
 from p2prl.wire.weights import decode_weights
 
 log = logging.getLogger("p2prl")
-
-_WAIT_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -71,6 +70,14 @@ class _Policy:
     weights: Weights
     #: Where a run's own videos of these weights go; None without a run's folder.
     videos: Path | None = None
+    #: What its environment's spaces were; empty if that is not known.
+    spaces: dict[str, str] = field(default_factory=dict)
+
+    def spec(self, make_env: Callable[..., gym.Env[Any, Any]]) -> EnvSpec:
+        """Raises UsageError if the environment has changed since."""
+        spec = _spec_of(make_env, self.env_id)
+        check_spaces(self.spaces, spec, Path(self.source.partition(",")[0]))
+        return spec
 
     def make_env(self) -> Callable[..., gym.Env[Any, Any]]:
         return make_env_factory(self.env_id, self.env_args)
@@ -107,6 +114,8 @@ def evaluate_target(
     record: Path | None,
     progress: Callable[[int, int], None],
     video: bool = False,
+    wait_s: float = 5.0,
+    interfaces: Sequence[str] = (),
 ) -> EvalResult:
     """Play `episodes` greedily.
 
@@ -115,6 +124,7 @@ def evaluate_target(
         record: a folder for one mp4 per episode, or None.
         progress: gets (episodes begun, episodes in all).
         video: record into the run's own folder, `videos/CHECKPOINT/`.
+        wait_s, interfaces: how long, and where, a host is looked for.
 
     Raises:
         P2prlError: no such run or host, no weights yet, or something is not installed.
@@ -125,13 +135,17 @@ def evaluate_target(
     if record is not None:
         check_folder(record, flag)
     is_folder = target is not None and (looks_like_path(target) or Path(target).is_dir())
-    policy = _from_folder(existing_folder(target)) if target and is_folder else _from_host(target)
+    policy = (
+        _from_folder(existing_folder(target))
+        if target and is_folder
+        else _from_host(target, wait_s, interfaces)
+    )
     if video:
         if policy.videos is None:
             raise UsageError("--video writes into a run's folder: name one, or say --record DIR")
         record = policy.videos
     make_env = policy.make_env()
-    spec = _spec_of(make_env, policy.env_id)
+    spec = policy.spec(make_env)
     actor = policy.actor(spec)
     if record is None:
         rows = _play(make_env, spec, actor, episodes, seed, progress)
@@ -184,7 +198,7 @@ def watch_run(
     """
     policy = _from_folder(existing_folder(folder))
     make_env = policy.make_env()
-    spec = _spec_of(make_env, policy.env_id)
+    spec = policy.spec(make_env)
     env, why_not = _shown(make_env, spec.id) if render else (None, "not shown, as asked")
     say(why_not or f"showing {spec.id}")
     make_one = make_env if env is None else lambda: env
@@ -271,10 +285,14 @@ def _made(make_env: Callable[..., gym.Env[Any, Any]], env_id: str) -> gym.Env[An
 
 def _from_folder(folder: Path) -> _Policy:
     chosen: checkpoint.Checkpoint
-    one = checkpoint.of_run(folder)
+    one, aside = checkpoint.of_run(folder), checkpoint.run_of_aside(folder)
     if one is not None:
         chosen = checkpoint.load(one)
         run = one.parent.parent
+    elif aside is not None:
+        run, there = aside
+        one_of_them = folder.absolute().parent == there
+        chosen = checkpoint.load(folder) if one_of_them else checkpoint.require(there, prefer_best=True)
     else:
         run = latest_run(folder)
         chosen = checkpoint.require(run / "checkpoints", prefer_best=True)
@@ -292,12 +310,13 @@ def _from_folder(folder: Path) -> _Policy:
         settings=dict(experiment.agent.settings),
         weights=chosen.weights,
         videos=run / "videos" / chosen.path.name,
+        spaces=spaces_of_run(run),
     )
 
 
-def _from_host(target: str | None) -> _Policy:
+def _from_host(target: str | None, wait_s: float, interfaces: Sequence[str]) -> _Policy:
     try:
-        client = open_client(target, _WAIT_S, "p2prl eval")
+        client = open_client(target, wait_s, "p2prl eval", interfaces)
     except NoHostFound as error:
         text = f"there is no folder {target}, and {error}" if target else f"{error} (or: p2prl eval RUN_DIR)"
         raise NoHostFound(text) from error
@@ -317,4 +336,5 @@ def _from_host(target: str | None) -> _Policy:
         agent_name=run.agent_name,
         settings=dict(run.agent_settings),
         weights=decode_weights(payload),
+        spaces=spaces_in_words(run.env),
     )

@@ -7,22 +7,22 @@ from contextlib import ExitStack
 
 from p2prl import __version__
 from p2prl.core import messages as m
-from p2prl.core.episodes import WINDOW
 from p2prl.errors import P2prlError
 from p2prl.net.addresses import endpoint
 from p2prl.net.cards import HostCard
-from p2prl.net.keys import fingerprint, run_lock
+from p2prl.net.keys import run_lock
 from p2prl.net.loop import Loop
-from p2prl.net.ports import MAX_BLOCKS, STRIDE
+from p2prl.net.ports import STRIDE
 from p2prl.net.sockets import Frame, Network
 from p2prl.nodes import broker_file
 from p2prl.nodes.announce import Announced, Announcer
 from p2prl.nodes.charges import LOCAL, Plan, check_options
-from p2prl.nodes.claim import Claim, claim_block, wait_for_ports
+from p2prl.nodes.claim import Claim, claim_block, first_claim
 from p2prl.nodes.control import ControlLine
-from p2prl.nodes.options import DEFAULT_BASE_PORT, HostOptions
+from p2prl.nodes.ending import check_goes_on, ended_at_once, note_reached, reached
+from p2prl.nodes.options import HostOptions
 from p2prl.nodes.own_host import drop_base, note_base
-from p2prl.nodes.prepare import Prepared, prepare, save_run_file
+from p2prl.nodes.prepare import Prepared, keep, prepare, save_run_file
 from p2prl.nodes.process import ChildEvent
 from p2prl.nodes.pulse import Pulse
 from p2prl.nodes.recorder import Recorder
@@ -30,15 +30,12 @@ from p2prl.nodes.report import OPEN_WARNING, HostReporter, HostStarted, HostStop
 from p2prl.nodes.rewind import WentBack, go_back_if_asked
 from p2prl.nodes.signals import end_on_signals
 from p2prl.nodes.supervisor import Charge, GivenUp, Supervisor
-from p2prl.words import many
 
 _STATUS_S = 0.5
 _FOLLOW_S = 5.0
 _ADVANCE_S = 0.05
 #: The last figures come again when the broker has given no new ones for so long: `progress` is promised each 2 s.
 _REPEAT_S = 1.5
-#: A process that came from a resumed host may hold its ports for a moment after it was killed.
-_PORT_PATIENCE_S = 3.0
 #: `started` waits for mDNS to settle the name, but not longer than this.
 _NAME_S = 4.0
 
@@ -66,6 +63,7 @@ class Host:
         options: HostOptions,
         reporter: HostReporter,
         prepared: Prepared,
+        claim: Claim,
         went_back: WentBack | None = None,
     ) -> None:
         self.options = options
@@ -75,7 +73,13 @@ class Host:
         self.recorder = Recorder(prepared.folder, went_back.steps if went_back is not None else None)
         if went_back is not None:
             self.say("info", "host", went_back.text())
-        self.claim = self._first_claim()
+        self.claim = claim
+        if claim.base != claim.wanted:
+            text = f"the ports from {claim.wanted} on are taken; using the block from {claim.base} on"
+            self.say("warning", "host", text)
+        #: What this start changes stands in the run's folder; in a resumed one only once everything came up.
+        self._kept = not options.resume
+        self._keep_base(claim.base)
         self.plan = Plan(options, prepared, self.claim.base)
         self.supervisor = Supervisor(
             self.loop,
@@ -107,8 +111,8 @@ class Host:
 
     def start(self) -> None:
         """Start the processes, and mDNS beside them; the rest happens on the loop."""
-        if self.options.open:
-            self.say("warning", "host", OPEN_WARNING)
+        for text in (*([OPEN_WARNING] if self.options.open else []), *self.prepared.warnings):
+            self.say("warning", "host", text)
         if not self.recorder.has_board:
             self.say("info", "host", "tensorboard is not installed: figures go to progress.jsonl only")
         if self.options.advertise:
@@ -119,25 +123,19 @@ class Host:
         self.loop.every(_ADVANCE_S, self._advance)
         self.loop.every(_FOLLOW_S, self._follow)
 
-    def _first_claim(self) -> Claim:
-        options, shards = self.options, self.options.experiment.shards
-        before = self.prepared.file.base_port if options.resume else 0
-        wanted = options.base_port or before or DEFAULT_BASE_PORT
-        if options.resume:
-            wait_for_ports(wanted, shards, _PORT_PATIENCE_S)
-        # Who names a port has told it to others, or opened it in a firewall: another one would be of no use.
-        claim = claim_block(wanted, shards, 1 if options.base_port else MAX_BLOCKS)
-        if claim.base != wanted:
-            text = f"the ports from {wanted} on are taken; using the block from {claim.base} on"
-            self.say("warning", "host", text)
-        self._keep_base(claim.base)
-        return claim
-
     def _keep_base(self, base: int) -> None:
         note_base(base)
         self.prepared.file.base_port = base
         self.prepared.file.host_name = self.options.name
-        save_run_file(self.prepared.folder, self.prepared.file)
+        if self._kept:
+            save_run_file(self.prepared.folder, self.prepared.file)
+
+    def _keep_if_sound(self) -> None:
+        """What was asked for works: now the run's files say it."""
+        charges = self.supervisor.charges
+        if not self._kept and all(charges[name].was_ready for name in (*self.plan.needed(), "trainer")):
+            keep(self.prepared, self.options.experiment)
+            self._kept = True
 
     def _dial(self) -> ControlLine:
         keys = self.plan.keys
@@ -195,6 +193,7 @@ class Host:
             return
         if charge.starts > 1:
             self.say("info", charge.name, "is back")
+        self._keep_if_sound()
         if charge.name != "broker":
             return
         self.pulse.heard(self.loop.now())
@@ -207,17 +206,7 @@ class Host:
                 self.announcer.update(self._card(), self.plan.base_port)
 
     def _card(self) -> HostCard:
-        run = self.prepared.run
-        return HostCard(
-            run_id=run.run_id,
-            name=self.plan.name,
-            boot_id=self.boot_id,
-            term=self.term,
-            protocol=m.PROTOCOL,
-            fingerprint=fingerprint(self.plan.keys.host.public),
-            env=run.env_id,
-            agent=run.agent_name,
-        )
+        return self.plan.card(self.boot_id, self.term)
 
     def _maybe_started(self) -> None:
         """All that joiners need is up, and mDNS has settled the name."""
@@ -308,11 +297,9 @@ class Host:
 
     def _maybe_stop(self, status: m.StatusReply) -> None:
         stop = self.options.experiment.stop
-        full = status.return_episodes >= WINDOW and status.return_mean is not None
-        if stop.mean_return is not None and full and (status.return_mean or 0.0) >= stop.mean_return:
-            self.stop("return", f"mean return {status.return_mean:.1f} over the last {WINDOW} episodes")
-        elif stop.steps and status.steps >= stop.steps:
-            self.stop("steps", many(status.steps, "step"))
+        found = reached(stop, status.steps, status.return_mean, status.return_episodes)
+        if found is not None:
+            self.stop(*found)
 
     # --- time
 
@@ -355,7 +342,10 @@ class Host:
         self.supervisor.keep_no_longer()
         if self.announcer is not None:
             self.announcer.end()
-        self.control.send(m.StopAsk(reason=reason))
+        mean = self.last.return_mean if reason == "return" and self.last is not None else None
+        if mean is not None:
+            note_reached(self.prepared, mean)
+        self.control.send(m.StopAsk(reason=reason, return_mean=mean))
         self._enter("farewell" if self.supervisor.charges["broker"].up else "others")
 
     def _enter(self, stage: str) -> None:
@@ -448,13 +438,19 @@ def run_host(options: HostOptions, reporter: HostReporter) -> int:
             raise KeyboardInterrupt
         host.signalled = True
 
-    with end_on_signals(end), ExitStack() as locks:
+    def last_words() -> str:
+        return ended_at_once(host.prepared.folder if host is not None else None)
+
+    with end_on_signals(end, last_words), ExitStack() as locks:
         check_options(options)
         if options.resume:  # before anything in the folder is touched
             locks.enter_context(run_lock(options.results))
         prepared = prepare(options.experiment, options.results, options.resume)
         if not options.resume:
             locks.enter_context(run_lock(prepared.folder))
-        went_back = go_back_if_asked(options, prepared)
-        host = Host(options, reporter, prepared, went_back)
+        check_goes_on(options, prepared)
+        claim = first_claim(options, prepared.file.base_port)
+        locks.callback(claim.release)
+        went_back = go_back_if_asked(options, prepared, claim.base)
+        host = Host(options, reporter, prepared, claim, went_back)
         return host.run()

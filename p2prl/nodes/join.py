@@ -46,7 +46,7 @@ def run_join(options: JoinOptions, reporter: MemberReporter) -> int:
             stop.set()
             loop.stop(0)
 
-        with end_on_signals(end):
+        with end_on_signals(end, lambda: "p2prl: ended at once"):
             return _join(options, reporter, loop, stop)
 
 

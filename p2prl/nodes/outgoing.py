@@ -1,9 +1,8 @@
 """A member's bundles on their way to the shards: its window, and its spool for while they are away.
 
 While the host is there no bundle touches the disk. Once it is away, what is in the window is written to the spool, and
-what is played from then on goes there too, so that players play on; from there all of it goes out, oldest first, when
-the host is back. Until the spool is empty everything passes through it: so at each moment the disk knows what has no
-verdict yet, and a member that is killed goes on where it was.
+so is what is played from then on; all of it goes out, oldest first, when the host is back. Until the spool is empty
+everything passes through it: the disk knows what has no verdict yet, and a member that is killed goes on where it was.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from p2prl.nodes.spool import Spool
 from p2prl.nodes.spool_file import Entry
 from p2prl.nodes.wiring import MemberConfig
 from p2prl.wire import frames
-from p2prl.words import many
+from p2prl.words import Repeats, many
 
 _TICK_S = 0.02
 #: Bundles that are taken out of the spool before others are looked after.
@@ -91,6 +90,7 @@ class Outgoing:
         self._closing = False
         #: What became of spooled bundles since the spool came into use.
         self._ended: Counter[str] = Counter()
+        self._refusals = Repeats()
 
     def _open_spool(self, run_id: str, rules: Rules, root: Path | None) -> Spool:
         def say(level: str, text: str) -> None:
@@ -369,8 +369,8 @@ class Outgoing:
         else:
             self.spool.settle(held.entry, effect.status, effect.reason)
             self._ended[effect.status] += not held.passes
-        if effect.status == "refused":
-            self._say("warning", "host", f"refused a bundle: {effect.reason}")
+        if effect.status == "refused" and (told := self._refusals.told(f"refused a bundle: {effect.reason}")):
+            self._say("warning", "host", told)
 
     def _send(self, send: Send, blocked: set[int]) -> None:
         # In order per shard: once it takes nothing, what follows waits too.

@@ -6,24 +6,44 @@ import contextlib
 import logging
 import os
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import psutil
 
+from p2prl.blame import raised
 from p2prl.core import messages as m
-from p2prl.errors import MissingPackage, P2prlError, RemoteProtocolError, UsageError
+from p2prl.core.schema import SessionSchema
+from p2prl.core.spaces import EnvSpec, difference
+from p2prl.errors import (
+    AgentRaised,
+    MissingPackage,
+    P2prlError,
+    RemoteProtocolError,
+    UsageError,
+)
 from p2prl.learn.contracts import Actor, Agent, Weights
-from p2prl.learn.environments import EnvironmentFailed
+from p2prl.learn.environments import BrokenEnvironment, EnvironmentFailed, try_environment
 from p2prl.learn.evaluation import run_evaluation_seed
-from p2prl.learn.rollout import Bundle, Rollout
-from p2prl.learn.spaces import agent_schema, env_spec
+from p2prl.learn.own_columns import OwnColumns
+from p2prl.learn.playing import Bundle, Playing
+from p2prl.learn.rollout import Rollout
+from p2prl.learn.spaces import OutsideSpace, agent_schema
+from p2prl.learn.vector_rollout import VectorRollout
 from p2prl.net.loop import Loop
 from p2prl.net.sockets import Limits, Network
 from p2prl.nodes.evaluator import Evaluator
 from p2prl.nodes.process import run_child
 from p2prl.nodes.wiring import PlayerConfig
-from p2prl.registry import is_file_agent, make_agent, make_env_factory, resolve_agent, source_hash
+from p2prl.registry import (
+    EnvFactory,
+    is_file_agent,
+    make_agent,
+    make_env_factory,
+    resolve_agent,
+    source_hash,
+)
 from p2prl.wire import frames
 from p2prl.wire.bundle import encode_bundle
 from p2prl.wire.weights import WeightsDecoder
@@ -31,6 +51,9 @@ from p2prl.wire.weights import WeightsDecoder
 log = logging.getLogger("p2prl")
 
 _LIMITS = Limits(message_bytes=-1, send_messages=100, receive_messages=100)
+#: How far a player steps back behind other programs, and how far anyone can.
+_NICE, _NICEST = 10, 19
+_AUTOGROUP = Path("/proc/self/autogroup")
 #: Bundles that the member may hold unanswered before this player waits (or drops), at most.
 _FIRST_CREDIT = 2
 #: With `drop_oldest`: finished bundles kept here while the window is full; only the newest where what waits grows old.
@@ -79,29 +102,23 @@ class Player:
         make_env = make_env_factory(run.env_id, run.env_args, provided_by=run.env_package)
         cls = self._agent_class()
         agent = make_agent(cls, run.env, run.agent_settings)
-        self.actor: Actor = agent.actor()
-        env = make_env()
-        try:
-            spec = env_spec(env, run.env_id)
-        finally:
-            env.close()
-        schema = agent_schema(spec, agent, run.schema.ticks)
-        if schema.digest() != run.schema.digest():
-            raise SchemaDiffers(
-                f"{run.env_id} or {run.agent_name} differs from the host's: other spaces or fields; install what "
-                f"the host has ({run.env_package or 'its environment'}, {run.agent_package or 'its agent'})"
-            )
+        spec = try_environment(make_env, run.env_id)
+        with self._agents_code():
+            self.actor: Actor = agent.actor()
+            schema = self._same_schema(agent, spec)
+        self._own_columns = OwnColumns(schema)
         sequence = np.random.SeedSequence((run.seed, config.seat.seed, config.start))
-        self.rollout = Rollout(
-            make_env,
-            spec,
-            schema,
-            self.actor,
-            slots=config.slots,
-            ladder=run.ladder,
-            rank=self.rank,
-            seed=int(sequence.generate_state(1)[0]),
-        )
+        with self._agents_code():
+            self.rollout: Playing = rollout_of(
+                make_env,
+                spec,
+                schema,
+                self.actor,
+                slots=config.slots,
+                ladder=run.ladder,
+                rank=self.rank,
+                seed=int(sequence.generate_state(1)[0]),
+            )
         self.evaluator = Evaluator(
             self.rank,
             make_env,
@@ -117,6 +134,21 @@ class Player:
         )
         self.socket.send([frames.encode(hello)])
         self.loop.when_idle(self._work)
+
+    def _same_schema(self, agent: Agent, spec: EnvSpec) -> SessionSchema:
+        """The host's schema, made anew here. Raises SchemaDiffers if the environment or the agent is another one."""
+        run = self.run
+        if what := difference(spec, run.env):
+            has = f"install what the host has ({run.env_package})" if run.env_package else ""
+            advice = has or "use the module that the host has"
+            raise SchemaDiffers(f"{run.env_id} differs from the host's: {what}; {advice}")
+        schema = agent_schema(spec, agent, run.schema.ticks)
+        if schema.digest() != run.schema.digest():
+            raise SchemaDiffers(
+                f"{run.agent_name} differs from the host's: {_other_columns(schema, run.schema)}; install what the "
+                f"host has ({run.env_package or 'its environment'}, {run.agent_package or 'its agent'})"
+            )
+        return schema
 
     def _agent_class(self) -> type[Agent]:
         run, own = self.run, self.config.agent
@@ -151,8 +183,10 @@ class Player:
                 # Each is read: it may have the keyframe that a later one needs.
                 newest = (message.version, self._weights.read(received.frames[1]))
         if newest is not None:
-            self.version, weights = newest
-            self.actor.load(weights)
+            version, weights = newest
+            with self._agents_code():
+                self.actor.load(weights)
+            self.version = version
         self._flush()
 
     # --- playing
@@ -167,13 +201,27 @@ class Player:
 
     def _play(self) -> Bundle:
         try:
-            return self.rollout.collect(self.evaluator.tick if self.evaluator.busy else None)
+            bundle = self.rollout.collect(self.evaluator.tick if self.evaluator.busy else None)
+            self._own_columns.check(bundle.columns)
+            return bundle
+        except OutsideSpace as error:
+            raise AgentFailed(f"{self.run.agent_name} acted outside its space: {error}") from error
         except P2prlError:
             raise
         except Exception as error:
             # Environments' errors come as EnvironmentFailed: this one is the agent's.
             log.debug("the agent raised", exc_info=True)
-            raise AgentFailed(f"{self.run.agent_name} raised {type(error).__name__}: {error}") from error
+            raise AgentFailed(f"{self.run.agent_name} raised {raised(error)}") from error
+
+    @contextlib.contextmanager
+    def _agents_code(self) -> Iterator[None]:
+        """What raises in here is the agent's fault."""
+        try:
+            yield
+        except P2prlError:
+            raise
+        except Exception as error:
+            raise AgentFailed(f"{self.run.agent_name} raised {raised(error)}") from error
 
     def _hand_over(self, bundle: Bundle) -> None:
         self.serial += 1
@@ -230,19 +278,45 @@ class Player:
         return len(self._sent) < self.credit
 
 
+def rollout_of(
+    make_env: EnvFactory,
+    spec: EnvSpec,
+    schema: SessionSchema,
+    actor: Actor,
+    *,
+    slots: int,
+    ladder: int,
+    rank: int,
+    seed: int,
+) -> Playing:
+    """All slots together where there is a vector environment that can do it, else one by one; raises as they do."""
+    places = {"slots": slots, "ladder": ladder, "rank": rank, "seed": seed}
+    make_vector = make_env.vector(spec, slots)
+    if make_vector is None:
+        return Rollout(make_env, spec, schema, actor, **places)
+    return VectorRollout(make_vector, spec, schema, actor, **places)
+
+
 class SchemaDiffers(P2prlError):
     """This machine's environment or agent gives other columns than the host's."""
 
 
-class AgentFailed(P2prlError):
+class AgentFailed(AgentRaised):
     """The agent's own code raised while it played."""
+
+
+def _other_columns(ours: SessionSchema, theirs: SessionSchema) -> str:
+    """Which columns of a session are not those of the host's."""
+    here, there = ({column.name: column for column in schema.columns} for schema in (ours, theirs))
+    names = sorted(name for name in here.keys() | there.keys() if here.get(name) != there.get(name))
+    return f"other fields ({', '.join(names)})" if names else "its fields in another order"
 
 
 def failure_kind(error: P2prlError) -> m.FailureKind:
     """The kind under which a member reports a player's failure."""
     if isinstance(error, MissingPackage):
         return "missing_package"
-    if isinstance(error, SchemaDiffers):
+    if isinstance(error, (SchemaDiffers, BrokenEnvironment)):
         return "schema"
     if isinstance(error, EnvironmentFailed):
         return "environment"
@@ -253,10 +327,18 @@ def failure_kind(error: P2prlError) -> m.FailureKind:
 
 def step_back() -> None:
     """Let everything else on this machine go first: its owner's programs, and a host's own trainer."""
+    me = psutil.Process()
     try:
-        psutil.Process().nice(psutil.BELOW_NORMAL_PRIORITY_CLASS if os.name == "nt" else 10)
+        me.nice(psutil.BELOW_NORMAL_PRIORITY_CLASS if os.name == "nt" else min(_NICEST, me.nice() + _NICE))
     except (psutil.Error, OSError) as error:
         log.debug("the priority stays as it is: %s", error)
+    # Linux shares a processor out among sessions first (sched(7), autogroup), and a player has one of its own: its
+    # niceness alone would count for nothing against other programs.
+    if _AUTOGROUP.exists():
+        try:
+            _AUTOGROUP.write_text(str(_NICE))
+        except OSError as error:
+            log.debug("the session's priority stays as it is: %s", error)
 
 
 def remove_orphaned_socket(endpoint: str, member_pid: int) -> None:

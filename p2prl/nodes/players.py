@@ -292,7 +292,7 @@ class Players:
         for _ in range(bundle.failures - slot.own_failures):
             slot.failures += 1
             if slot.failures in _TOLD:
-                times = f" ({slot.failures} times so far)" if slot.failures > 1 else ""
+                times = f" ({slot.failures:,} times so far)" if slot.failures > 1 else ""
                 self._say("warning", f"player {slot.seat.rank}", bundle.failure + times)
                 self._failed(
                     m.PlayerFailed(rank=slot.seat.rank, kind="environment", text=bundle.failure + times)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib.util
 import secrets
+import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import msgspec
 import psutil
@@ -14,15 +18,17 @@ import psutil
 from p2prl.config import Experiment, ReplayConfig
 from p2prl.core.messages import RunSpec
 from p2prl.core.schema import SessionSchema, check_schema
-from p2prl.core.spaces import EnvSpec
+from p2prl.core.spaces import EnvSpec, spaces_in_words
 from p2prl.errors import LimitsForbid, P2prlError, UsageError
 from p2prl.learn.contracts import Agent, ReplaySpec
-from p2prl.learn.environments import EnvironmentFailed
+from p2prl.learn.environments import try_environment
 from p2prl.learn.samples import check_batch
-from p2prl.learn.spaces import agent_schema, env_spec
+from p2prl.learn.spaces import agent_schema
 from p2prl.nodes.files import write_atomically
+from p2prl.nodes.named_learner import make_learner
 from p2prl.places import tidy
 from p2prl.registry import (
+    is_accelerated,
     is_file_agent,
     make_agent,
     make_env_factory,
@@ -40,23 +46,31 @@ _SPARE_BYTES = 200_000_000
 
 
 class RunFile(msgspec.Struct):
-    """`run.json`: what names a run for ever, and under which name and port it was hosted last."""
+    """`run.json`: what names a run for ever, and under which name and port it was hosted last.
+
+    Attributes:
+        reached_return: the mean return at which it ended, if that was what it was to stop at.
+        spaces: of its environment (core/spaces.py), so that a change under the run is seen; empty in older files.
+    """
 
     run_id: str
     name: str
     created: float
     base_port: int = 0
     host_name: str = ""
+    reached_return: float | None = None
+    spaces: dict[str, str] = {}
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run, ready to start."""
+    """A run, ready to start; `warnings` are lines for the person who starts it."""
 
     run: RunSpec
     replay: ReplaySpec
     folder: Path
     file: RunFile
+    warnings: list[str] = dataclasses.field(default_factory=list)
 
 
 def prepare(experiment: Experiment, results: Path, resume: bool) -> Prepared:
@@ -68,24 +82,19 @@ def prepare(experiment: Experiment, results: Path, resume: bool) -> Prepared:
     """
     cls = resolve_agent(experiment.agent.name)
     make_env = make_env_factory(experiment.env.id, experiment.env.args)
-    try:
-        env = make_env()
-    except P2prlError:
-        raise
-    except Exception as error:
-        raise EnvironmentFailed(
-            f"{experiment.env.id} cannot be made: {type(error).__name__}: {error}", 0
-        ) from error
-    try:
-        spec = env_spec(env, experiment.env.id)
-    finally:
-        env.close()
+    spec = try_environment(make_env, experiment.env.id)
+    if resume:
+        check_spaces(spaces_of_run(results), spec, results)
     agent = make_agent(cls, spec, experiment.agent.settings)
+    if is_accelerated(cls) and importlib.util.find_spec("torch") is None:
+        # Perhaps it does without, as one's own may: only its learner knows. The trainer makes its own.
+        make_learner(agent, _public_name(experiment.agent.name), "cpu", experiment.seed)
     replay = effective_replay(agent, experiment.replay)
     schema = _schema(spec, agent, replay)
     check_memory(schema, replay)
     # Only now, when nothing is known to forbid the run: what is refused leaves no folder behind.
     folder, file = open_folder(experiment, results, resume)
+    file.spaces = spaces_in_words(spec)  # written with the ports
     run = RunSpec(
         run_id=file.run_id,
         seed=experiment.seed,
@@ -107,7 +116,16 @@ def prepare(experiment: Experiment, results: Path, resume: bool) -> Prepared:
         envs=experiment.play.envs,
         fresh=replay.fresh,
     )
-    return Prepared(run, replay, folder, file)
+    return Prepared(run, replay, folder, file, _warnings(experiment, make_env.source))
+
+
+def _warnings(experiment: Experiment, source: Any) -> list[str]:
+    if getattr(source, "wall_clock", False) and experiment.play.when_full == "wait":
+        return [
+            f"{experiment.env.id} does not wait for its players, and play.when_full=wait makes them wait for the "
+            "trainer: say --set play.when_full=drop_oldest"
+        ]
+    return []
 
 
 def _public_name(agent: str) -> str:
@@ -182,14 +200,17 @@ def check_memory(schema: SessionSchema, replay: ReplaySpec) -> None:
 
 
 def open_folder(experiment: Experiment, results: Path, resume: bool) -> tuple[Path, RunFile]:
-    """The run's folder, made or found, with `experiment.toml` and `run.json` in it."""
+    """The run's folder and what `run.json` says: found, or made with `experiment.toml` beside it.
+
+    In one that is found nothing is changed: `keep` does that, once the start is known to work.
+    """
     if resume:
         folder = results
         try:
             file = msgspec.json.decode((folder / RUN_FILE).read_bytes(), type=RunFile)
         except (OSError, msgspec.DecodeError, RecursionError) as error:
             raise UsageError(f"{folder} cannot be resumed: {RUN_FILE} is missing or unreadable") from error
-        _write_experiment(folder, experiment)
+        _check_room(folder, experiment)
         return folder, file
     if (results / RUN_FILE).exists():
         raise UsageError(
@@ -202,8 +223,39 @@ def open_folder(experiment: Experiment, results: Path, resume: bool) -> tuple[Pa
     return folder, file
 
 
+def _check_room(folder: Path, experiment: Experiment) -> None:
+    """Raises OSError if the disk would not take what `keep` writes: better now than when all is up."""
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{EXPERIMENT_FILE}.") as probe:
+        probe.write(dump_experiment(experiment).encode())
+
+
+def keep(prepared: Prepared, experiment: Experiment) -> None:
+    """Write what this start changed into the run's folder. Raises OSError."""
+    save_run_file(prepared.folder, prepared.file)
+    _write_experiment(prepared.folder, experiment)
+
+
+def check_spaces(before: Mapping[str, str], spec: EnvSpec, run: Path) -> None:
+    """Raises UsageError if the environment is another one than that with which a run began."""
+    now = spaces_in_words(spec)
+    for name in dict.fromkeys((*before, *now)) if before else ():
+        if before.get(name) != now.get(name):
+            raise UsageError(
+                f"{spec.id} has changed since {run.name} began: {name} was {before.get(name, 'not there')}, and is "
+                f"{now.get(name, 'not there')} now; put it back as it was, or start a new run"
+            )
+
+
+def spaces_of_run(run: Path) -> dict[str, str]:
+    """What a run's `run.json` says of its environment's spaces; empty if it says nothing."""
+    try:
+        return msgspec.json.decode((run / RUN_FILE).read_bytes(), type=RunFile).spaces
+    except (OSError, msgspec.DecodeError, RecursionError):
+        return {}
+
+
 def save_run_file(folder: Path, file: RunFile) -> None:
-    """Write `run.json`."""
+    """Write `run.json`. Raises OSError."""
     write_atomically(folder / RUN_FILE, msgspec.json.encode(file), durable=True)
 
 

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from p2prl.errors import (
+    AgentRaised,
     CorruptCheckpoint,
     LearningFailed,
     LimitsForbid,
@@ -88,7 +89,11 @@ def run_child(config_type: type[ConfigT], main: Callable[[ConfigT, Loop], int]) 
         return main(config, loop)
     except P2prlError as error:
         logging.getLogger("p2prl").debug("failed", exc_info=True)
-        flags = {"hopeless": isinstance(error, _HOPELESS), "port_taken": isinstance(error, PortTaken)}
+        flags = {
+            "hopeless": isinstance(error, _HOPELESS),
+            "port_taken": isinstance(error, PortTaken),
+            "fruitless": isinstance(error, AgentRaised) and error.fruitless,
+        }
         emit("failed", str(error), error.exit_code, **flags)
         return error.exit_code
     except Exception as error:

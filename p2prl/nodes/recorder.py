@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import socket
 import time
 from io import FileIO
 from pathlib import Path
@@ -15,7 +16,8 @@ import msgspec
 from p2prl.core.messages import Evaluation, NodeStatus, StatusReply
 
 if TYPE_CHECKING:
-    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.summary.writer.record_writer import RecordWriter
 
 log = logging.getLogger("p2prl")
 
@@ -89,21 +91,21 @@ class Recorder:
                 self._write(self._nodes, _line({"time": time.time(), **row}))
         self._gone = gone
 
-    def _write_scalars(self, board: EventFileWriter, status: StatusReply) -> None:
+    def _write_scalars(self, board: _Board, status: StatusReply) -> None:
         self._add(board, scalars(status), status.steps)
         evaluation = status.evaluation
         if evaluation is not None and evaluation != self._evaluated:
             self._evaluated = evaluation
             self._add(board, evaluation_scalars(evaluation), evaluation.steps)
 
-    def _add(self, board: EventFileWriter, values: dict[str, float], steps: int) -> None:
+    def _add(self, board: _Board, values: dict[str, float], steps: int) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         rows = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
         event = Event(wall_time=time.time(), step=steps, summary=Summary(value=rows))
         try:
-            board.add_event(event)
+            board.add(event)
         except OSError as error:
             self._complain(error)
 
@@ -193,21 +195,45 @@ def evaluation_scalars(evaluation: Evaluation) -> dict[str, float]:
     }
 
 
-def _open_board(folder: Path) -> EventFileWriter | None:
+class _Board:
+    """A file of TensorBoard's events. Its own writer has a thread, in which a deleted folder is a traceback."""
+
+    def __init__(self, file: FileIO, records: RecordWriter) -> None:
+        self._file, self._records = file, records
+
+    def add(self, event: Event) -> None:
+        """Append one. Raises OSError."""
+        self._records.write(event.SerializeToString())
+
+    def close(self) -> None:
+        """No more."""
+        self._file.close()
+
+
+def _open_board(folder: Path) -> _Board | None:
     if importlib.util.find_spec("tensorboard") is None:
         return None
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.summary.writer.record_writer import RecordWriter
 
-    return EventFileWriter(str(folder), flush_secs=5)
+    folder.mkdir(exist_ok=True)
+    # The name is what TensorBoard looks for; the last part tells apart what begins in one second.
+    name = (
+        f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{time.time_ns()}"
+    )
+    file = (folder / name).open("ab", buffering=0)
+    board = _Board(file, RecordWriter(file))
+    board.add(Event(wall_time=time.time(), file_version="brain.Event:2"))
+    return board
 
 
-def _restart(board: EventFileWriter, steps: int) -> None:
+def _restart(board: _Board, steps: int) -> None:
     from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
     # TensorBoard drops points that lie beyond the first step of a restart.
     log_start = SessionLog(status=SessionLog.START)
-    board.add_event(Event(wall_time=time.time(), step=steps + 1, session_log=log_start))
+    board.add(Event(wall_time=time.time(), step=steps + 1, session_log=log_start))
 
 
 def _line(row: dict[str, object]) -> bytes:

@@ -16,17 +16,22 @@ from pathlib import Path
 import msgspec
 
 from p2prl.errors import P2prlError
+from p2prl.net.loop import Loop
 from p2prl.nodes import broker_file, checkpoint
+from p2prl.nodes.charges import Plan
+from p2prl.nodes.child import Child, Exited
 from p2prl.nodes.files import fsync_folder
 from p2prl.nodes.options import HostOptions
 from p2prl.nodes.prepare import Prepared
+from p2prl.nodes.process import ChildEvent
 from p2prl.replay.rewind import rewrite, survey
 from p2prl.words import many
 
 log = logging.getLogger("p2prl")
 
-FOLDER = "set-aside"
+FOLDER = checkpoint.SET_ASIDE
 _NEW = "replay.new"
+_LOOK_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -56,10 +61,17 @@ class WentBack:
         )
 
 
-def go_back_if_asked(options: HostOptions, prepared: Prepared) -> WentBack | None:
-    """What `--resume` with a checkpoint's folder asks for, before anything of the run is started."""
+def go_back_if_asked(options: HostOptions, prepared: Prepared, base_port: int) -> WentBack | None:
+    """What `--resume` with a checkpoint's folder asks for, before anything of the run is started.
+
+    Nothing is changed before the checkpoint is known to be whole, and to fit the agent's settings.
+
+    Raises:
+        P2prlError: as `go_back`; UsageError, MissingPackage: as a trainer that cannot start from it.
+    """
     if options.back_to is None:
         return None
+    _check(Child("trainer", Plan(options, prepared, base_port).check_config(options.back_to)))
     return go_back(
         prepared.folder,
         options.back_to,
@@ -67,6 +79,29 @@ def go_back_if_asked(options: HostOptions, prepared: Prepared) -> WentBack | Non
         ticks=prepared.replay.ticks,
         shards=options.experiment.shards,
     )
+
+
+def _check(child: Child) -> None:
+    """Wait for a trainer that only looks. Raises P2prlError with what it says."""
+    loop, last_words = Loop(), ChildEvent("failed", "the trainer cannot be started", 1)
+
+    def look() -> None:
+        nonlocal last_words
+        for news in child.news():
+            if isinstance(news, ChildEvent) and news.kind == "failed":
+                last_words = news
+            elif isinstance(news, Exited):
+                loop.stop(news.code)
+
+    loop.every(_LOOK_S, look)
+    try:
+        code = loop.run()
+    finally:
+        child.kill()
+    if code:
+        error = P2prlError(last_words.text)
+        error.exit_code = last_words.exit_code or 1
+        raise error
 
 
 def go_back(run: Path, path: Path, *, queue: bool, ticks: int, shards: int) -> WentBack:
@@ -144,6 +179,7 @@ def _rewind_broker(run: Path, aside: Path, meta: checkpoint.Meta, steps: dict[in
         shutil.copy2(file, aside / broker_file.NAME)
     saved = broker_file.load(run)
     saved.shard_steps = dict(steps)
+    saved.updates, saved.updates_skipped = meta.updates, meta.skipped
     saved.episodes = meta.returns or {"count": [float(meta.episodes)]}
     last = saved.evaluation
     if last is not None and last.version > meta.version:

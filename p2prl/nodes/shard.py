@@ -33,6 +33,7 @@ from p2prl.replay.prioritised import priorities_from_frames
 from p2prl.replay.shard import ShardStore
 from p2prl.wire import frames
 from p2prl.wire.bundle import MAX_PAYLOAD_BYTES, MAX_SLOTS
+from p2prl.wire.stills import encode_stills
 
 log = logging.getLogger("p2prl")
 
@@ -290,7 +291,11 @@ class Shard:
         self._waits = peer if self.config.kind == "queue" and not reply.mass else b""
         parts: list[Frame] = [frames.encode(reply)]
         if len(sample.versions):
-            parts += [values.data for values in (*sample.columns, sample.versions)]
+            parts += [
+                encode_stills(column) if isinstance(column, list) else column.data
+                for column in sample.columns
+            ]
+            parts.append(sample.versions.data)
             parts += [values.data for values in (drawn.ids, drawn.priorities)] if drawn else []
         self.samples.send(parts, peer)
 

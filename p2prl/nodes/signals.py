@@ -1,7 +1,8 @@
-"""SIGINT and SIGTERM: the first ends the command in order, the second at once."""
+"""SIGINT and SIGTERM: the first ends the command in order, the second at once, with a line that says so."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -13,11 +14,17 @@ from types import FrameType
 _INTERRUPTED = 130
 #: `timeout` and some shells signal a command and then its group: one request that arrives twice at once.
 _ECHO_S = 0.05
+#: A live view hides the cursor, and ends without a line's end.
+_TERMINAL_BACK = b"\x1b[?25h\n"
 
 
 @contextmanager
-def end_on_signals(end: Callable[[], None]) -> Iterator[None]:
-    """Call `end` on the first signal; exit at once on the second. The old handlers come back afterwards."""
+def end_on_signals(end: Callable[[], None], last_words: Callable[[], str]) -> Iterator[None]:
+    """Call `end` on the first signal; exit at once on the second. The old handlers come back afterwards.
+
+    Args:
+        last_words: what to say in an end at once, one or more lines; called in the signal's handler.
+    """
     first: float | None = None
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -27,6 +34,7 @@ def end_on_signals(end: Callable[[], None]) -> Iterator[None]:
             first = now
             end()
         elif now - first > _ECHO_S:
+            _say(last_words())
             os._exit(_INTERRUPTED)
 
     numbers = [signal.SIGINT, signal.SIGTERM]
@@ -40,3 +48,11 @@ def end_on_signals(end: Callable[[], None]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _say(text: str) -> None:
+    """Without Python's files, whose locks and buffers may be in use where the signal came."""
+    with contextlib.suppress(OSError):  # nobody reads it any more, and we end all the same
+        if os.isatty(1):
+            os.write(1, _TERMINAL_BACK)
+        os.write(2, f"{text}\n".encode(errors="replace"))

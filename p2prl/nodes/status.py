@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 _TRAINER_SILENT_S = 10.0
 #: A working node further behind than this is named.
 _LATE_VERSIONS = 100
+#: How often a player's failure had come when it was told (words.py): another count than the line's own would confuse.
+_COUNT = re.compile(r" \([\d,]+ times so far\)$")
 #: So many failures of environments, one in fewer steps than this, are more than bad luck.
 _MANY_FAILURES, _SELDOM_STEPS = 5, 1000
 #: Without an episode's end for so many steps, something is amiss.
@@ -61,7 +64,7 @@ def build_status(view: StatusView) -> m.StatusReply:
         return_mean_all=broker.episodes.mean_all,
         updates=broker.trainer.updates,
         weights_version=broker.saved.weights_version,
-        lag_mean=broker.trainer.lag_mean,
+        lag_mean=broker.trainer.lag_mean or 0.0,
         bundles=totals,
         nodes=nodes,
         shards=[broker.desk.row(index, view.now) for index in range(broker.config.shards)],
@@ -212,10 +215,11 @@ def environment_warnings(nodes: Sequence[m.NodeStatus]) -> list[str]:
         failures = sum(player.failures for player in node.player_reports)
         steps = sum(player.steps for player in node.player_reports)
         if node.state != "gone" and failures >= _MANY_FAILURES and steps < failures * _SELDOM_STEPS:
-            last = f": {node.faults[-1]}" if node.faults else ""
-            found.append(
-                f"{node.name}: environments failed {many(failures, 'time')} in {many(steps, 'step')}{last}"
-            )
+            last = f": {_COUNT.sub('', node.faults[-1])}" if node.faults else ""
+            # As players count them, and so that the line changes as seldom as theirs.
+            count = 10 ** (len(str(failures)) - 1)
+            often = f"{count:,} times and more" if count > 1 else "again and again"
+            found.append(f"{node.name}: environments failed {often}{last}")
     steps, episodes = sum(node.steps for node in nodes), sum(node.episodes for node in nodes)
     if not found and not episodes and steps >= _ENDLESS_STEPS:
         found.append(

@@ -18,6 +18,8 @@ _BACKOFF_S, _BACKOFF_MAX_S = 0.1, 10.0
 _SOUND_S = 30.0
 #: A process that never became ready is given up after so many starts.
 _MAX_STILLBIRTHS = 3
+#: One whose agent raised so often in a row, without an update in between, is given up too.
+_MAX_FRUITLESS = 5
 #: A start that takes this long is said, and again each time that it has taken twice as long.
 _SLOW_S = 10.0
 #: Longer than any sound start: even a large log is read, and a large network made, by then.
@@ -44,6 +46,7 @@ class Charge:
         slow_from_s: a start that takes this long is said.
         up: this incarnation came up.
         was_ready: it was ready at least once, in any incarnation.
+        fruitless: how often in a row its agent raised before there was an update.
         last_words: why it is dying, by its own word or by ours.
     """
 
@@ -56,6 +59,7 @@ class Charge:
     started_at: float = 0.0
     due: float = 0.0
     failures: int = 0
+    fruitless: int = 0
     slow_from_s: float = _SLOW_S
     up: bool = False
     was_ready: bool = False
@@ -197,6 +201,10 @@ class Supervisor:
         elif news.kind == "failed":
             charge.last_words, charge.last_code = news.text, news.exit_code
             charge.hopeless = bool(news.data.get("hopeless"))
+            charge.fruitless = charge.fruitless + 1 if news.data.get("fruitless") else 0
+            if charge.fruitless >= _MAX_FRUITLESS:
+                charge.hopeless = True
+                charge.last_words += f"; so it went {charge.fruitless} times in a row, without an update"
             charge.port_taken = bool(news.data.get("port_taken"))
 
     def _came_up(self, charge: Charge, event: ChildEvent) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from p2prl import __version__
 from p2prl.core import messages as m
 from p2prl.core.standstill import Standstill
-from p2prl.errors import LearningFailed, MissingPackage, P2prlError, RemoteProtocolError, UsageError
+from p2prl.errors import LearningFailed, P2prlError, RemoteProtocolError
 from p2prl.learn.contracts import Array, Batch, Learner, weights_tolerance
 from p2prl.learn.samples import columns_from_frames
 from p2prl.learn.sampling import Sampler
@@ -28,6 +28,7 @@ from p2prl.nodes.control import ControlLine
 from p2prl.nodes.device import choose_device, most_threads, use_threads
 from p2prl.nodes.files import DiskTrouble
 from p2prl.nodes.guard import Guard, advice
+from p2prl.nodes.named_learner import NamedLearner, make_learner
 from p2prl.nodes.process import emit, run_child
 from p2prl.nodes.publisher import Publisher
 from p2prl.nodes.threads import Threads
@@ -41,6 +42,8 @@ log = logging.getLogger("p2prl")
 
 _REPORT_S = 0.05
 _SAMPLE_LIMITS = Limits(message_bytes=1_000_000_000, send_messages=100, receive_messages=100)
+#: For the broker's last word, which was sent before the order to end.
+_LAST_WORD_S = 0.5
 #: Metrics are means over the last so many values.
 _METRIC_WINDOW = 100
 
@@ -72,6 +75,8 @@ class Trainer:
         self.standstill = Standstill(loop.now())
         #: Why this process ends, in a line; empty while all is well.
         self._failed = ""
+        #: Why the run ends, as the broker said.
+        self._stopping = ""
         self._metric_values: dict[str, deque[float]] = {}
         self._lags: deque[float] = deque(maxlen=_METRIC_WINDOW)
         self._sockets: dict[int, tuple[int, Socket]] = {}
@@ -86,14 +91,13 @@ class Trainer:
             self._on_control,
             self._on_refusal,
         )
-        self._cls = resolve_agent(config.agent)
         self.publisher = Publisher(
             loop,
             self.network,
             endpoint(config.host, publish_port(config.base_port)),
             config.keys,
             config.server_key,
-            weights_tolerance(self._cls) > 0,
+            weights_tolerance(resolve_agent(config.agent)) > 0,
             self._published,
         )
         loop.every(_REPORT_S, self.report, first_s=0.0)
@@ -103,22 +107,14 @@ class Trainer:
     def start(self) -> None:
         """Make the learner, which may import torch; then take back a checkpoint, if there is one."""
         config = self.config
-        cls = self._cls
-        self.device = choose_device(config.device, config.run.agent_name, is_accelerated(cls))
-        agent = make_agent(cls, config.run.env, config.run.agent_settings)
+        self.device, self.learner = learner_of(config)
+        cls = resolve_agent(config.agent)
         self.guard.advice = advice(cls, config.run.agent_settings, config.run.env_id)
-        try:
-            self.learner = agent.learner(self.device, config.run.seed)
-        except ModuleNotFoundError as error:
-            raise MissingPackage(
-                f"training {config.run.agent_name} needs {error.name}: pip install 'p2prl[train]'",
-                "p2prl[train]",
-            ) from error
         self.threads = Threads(most_threads(self.device), use_threads)
         checkpoint.tidy(self.folder)
         last = checkpoint.load_last(self.folder)
         if last is not None:
-            _check_fits(last, self.learner)
+            checkpoint.check_fits(last, self.learner.weights())
             checkpoint.set_aside(self.folder, last)
             self.learner.load(last.learner)
             self.publisher.version, self.updates = last.meta.version, last.meta.updates
@@ -160,8 +156,10 @@ class Trainer:
             self.progress = message
             if self.learner is not None:
                 self.keeper.heard(message, self.loop.now(), self._snapshot)
-        elif isinstance(message, m.Stopping) and message.reason == "return" and self.learner is not None:
-            self.keeper.goal_reached(self._snapshot)
+        elif isinstance(message, m.Stopping):
+            self._stopping = message.reason
+            if message.reason == "return" and self.learner is not None:
+                self.keeper.goal_reached(self._snapshot)
 
     def _on_refusal(self, refusal: m.Refusal) -> None:
         raise P2prlError(f"the broker refused its own trainer: {refusal.text}")
@@ -267,6 +265,8 @@ class Trainer:
             meta = msgspec.structs.replace(behind.meta, version=header.version)
             behind = msgspec.structs.replace(behind, meta=meta)
         self.keeper.published(self._published_at, behind, self._changed)
+        if self._saved_updates <= 0 < self.updates:
+            self.save()  # the first one: what plays can be evaluated, too
         self._publish_if_due()
 
     # --- telling and saving
@@ -285,7 +285,7 @@ class Trainer:
                 updates=self.updates,
                 sampled=self.sampler.sampled_total if self.learner is not None else 0,
                 weights_version=self.publisher.version,
-                lag_mean=float(np.mean(self._lags)) if self._lags else 0.0,
+                lag_mean=float(np.mean(self._lags)) if self._lags else None,
                 insert_ceiling=self.sampler.limiter.insert_ceiling() if self.learner is not None else None,
                 metrics=self._metrics(),
                 device=self.device,
@@ -311,6 +311,9 @@ class Trainer:
     def end(self) -> None:
         """The last checkpoint and the last report; then close."""
         try:
+            if self.config.goal is not None and self.control.welcomed and not self._failed:
+                # The order to end may overtake the broker's word that the goal was reached, as during a long update.
+                self.loop.run_on(lambda: bool(self._stopping), _LAST_WORD_S)
             self.save()
         except LearningFailed as error:
             log.error("%s", error)
@@ -364,22 +367,21 @@ class Trainer:
         return True
 
 
-def _check_fits(last: checkpoint.Checkpoint, learner: Learner) -> None:
-    """Raises UsageError if the checkpoint is of a network of another shape than the settings ask for."""
-    theirs = {name: (array.shape, array.dtype) for name, array in last.weights.items()}
-    ours = {name: (np.shape(array), np.asarray(array).dtype) for name, array in learner.weights().items()}
-    if theirs != ours:
-        names = sorted(name for name in theirs.keys() | ours.keys() if theirs.get(name) != ours.get(name))
-        raise UsageError(
-            f"{last.path} does not fit the agent's settings ({', '.join(names[:3])} differ); "
-            "resume with the settings that the run was started with, or start a new run"
-        )
+def learner_of(config: TrainerConfig) -> tuple[str, NamedLearner]:
+    """The device and the learner on it, which may import torch. Raises as `choose_device` and `make_learner`."""
+    run, cls = config.run, resolve_agent(config.agent)
+    device = choose_device(config.device, run.agent_name, is_accelerated(cls))
+    agent = make_agent(cls, run.env, run.agent_settings)
+    return device, make_learner(agent, run.agent_name, device, run.seed)
 
 
 def child_main() -> int:
     """Run a trainer as a child process."""
 
     def main(config: TrainerConfig, loop: Loop) -> int:
+        if config.check:
+            checkpoint.check_fits(checkpoint.load(Path(config.check)), learner_of(config)[1].weights())
+            return 0
         began = time.monotonic()
         trainer = Trainer(config, loop)
         trainer.start()

@@ -15,6 +15,7 @@ class TrainerConfig(msgspec.Struct, frozen=True):
     Attributes:
         eval_episodes: greedy episodes that are asked for of each candidate, by which `best` is chosen; 0 for none.
         goal: the mean return that ends the run; None if none does.
+        check: a checkpoint's folder: only look whether it fits, and end; empty to train.
     """
 
     run: RunSpec
@@ -31,3 +32,4 @@ class TrainerConfig(msgspec.Struct, frozen=True):
     keep_checkpoints: int
     eval_episodes: int = 0
     goal: float | None = None
+    check: str = ""

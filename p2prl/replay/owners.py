@@ -8,6 +8,8 @@ import numpy as np
 
 from p2prl.wire.blocks import Array
 
+#: Whose the places are that hold nothing any more: never allowed. No node has a key of this kind.
+NOBODY = "-"
 #: Names that are kept before those that hold nothing any more are looked for.
 _MIN_NAMES = 1024
 
@@ -25,7 +27,7 @@ class Owners:
         self._names = [""]
         self._numbers = {"": 0}
         self._max_names = _MIN_NAMES
-        self._barred: frozenset[str] = frozenset()
+        self._barred = frozenset({NOBODY})
         #: What `allowed` found last, and for how many places; None if it is to be looked for again.
         self._found: tuple[int, Array] | None = None
 
@@ -36,7 +38,7 @@ class Owners:
 
     def bar(self, nodes: Collection[str]) -> None:
         """The places of these nodes, and of no others, are not allowed from now on."""
-        self._barred = frozenset(nodes)
+        self._barred = frozenset(nodes) | {NOBODY}
         self._found = None
 
     def allowed(self, held: int) -> Array | None:

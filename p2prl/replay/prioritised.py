@@ -8,7 +8,7 @@ new gets the highest that was seen, in any shard, and so is drawn soon.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from p2prl.errors import LimitsForbid, RemoteProtocolError
 from p2prl.replay.storage import Drawn, RingStore, Sample, check_ask, ring_capacity
 from p2prl.replay.sumtree import SumTree, draw, tree_bytes
 from p2prl.wire.blocks import Array, Buffer
+from p2prl.wire.bundle import Opened
 
 #: What a new session gets as long as no priority was seen.
 FIRST = 1.0
@@ -70,7 +71,7 @@ class PrioritisedStore(RingStore):
         if first and self.highest:
             self._tree.fill(0, np.sign(self._tree.leaves) * np.float32(self.highest))
 
-    def _write(self, at: int, start: int, count: int, arrays: Mapping[str, Array], node: str) -> None:
+    def _write(self, at: int, start: int, count: int, arrays: Opened, node: str) -> None:
         super()._write(at, start, count, arrays, node)
         priority = np.float32(self.highest or FIRST)
         if node in self._quarantined:
@@ -79,6 +80,10 @@ class PrioritisedStore(RingStore):
         if self._window and self._flags is not None:
             values[self._flags[at : at + count, : self._places] & RESET != 0] = 0
         self._tree.fill(at * self._places, values.ravel())
+
+    def _clear(self, place: int) -> None:
+        super()._clear(place)
+        self._tree.fill(place * self._places, np.zeros(self._places, np.float32))
 
     def quarantine(self, nodes: frozenset[str]) -> None:
         """As in Store. What comes back has the priorities that it had."""

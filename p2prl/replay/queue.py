@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from p2prl.core.schema import SessionSchema
-from p2prl.replay.storage import Sample, check_ask
+from p2prl.replay.storage import Sample, check_ask, slots_in
 from p2prl.wire.blocks import Array
+from p2prl.wire.bundle import Opened
+from p2prl.wire.pictures import Slots
+from p2prl.wire.stills import Still
 
 
 @dataclass
@@ -20,7 +23,7 @@ class _Waiting:
     first: int
     node: str
     version: int
-    columns: list[Array]
+    columns: list[Array | list[Still]]
     slots: int
     taken: int = 0
 
@@ -48,11 +51,10 @@ class QueueStore:
         """True once the capacity is reached."""
         return self._held > 0 and self.size_bytes >= self._capacity_bytes
 
-    def add(self, first: int, arrays: Mapping[str, Array], version: int, node: str = "") -> int:
+    def add(self, first: int, arrays: Opened, version: int, node: str = "") -> int:
         """As in Store; nothing ever goes for it."""
-        # Copies, in the order in which they will be sent, that do not keep the payload alive.
-        columns = [np.array(arrays[column.name].swapaxes(0, 1), order="C") for column in self._schema.columns]
-        slots = columns[0].shape[0]
+        columns = [_waiting(arrays[column.name]) for column in self._schema.columns]
+        slots = slots_in(arrays)
         self._bundles.append(_Waiting(first, node, version, columns, slots))
         self._held += slots
         return 0
@@ -73,7 +75,7 @@ class QueueStore:
         Also for a count of 0: where nothing but quarantined ones wait, there is no mass, and none is asked for.
         """
         check_ask(self._schema, min(count, self._held), 0)
-        parts: list[list[Array]] = []
+        parts: list[list[Array | list[Still]]] = []
         versions: list[int] = []
         stale = 0
         while self._bundles:
@@ -102,13 +104,13 @@ class QueueStore:
         if front.taken == front.slots:
             self._bundles.popleft()
 
-    def _joined(self, parts: list[list[Array]]) -> list[Array]:
+    def _joined(self, parts: list[list[Array | list[Still]]]) -> list[Array | list[Still]]:
         if not parts:
             return [
                 np.empty((0, self._schema.rows(column), *column.shape), column.dtype)
                 for column in self._schema.columns
             ]
-        return [np.concatenate(pieces) for pieces in zip(*parts, strict=True)]
+        return [_one_after_another(pieces) for pieces in zip(*parts, strict=True)]
 
     def mass(self) -> int:
         """Sessions that wait, without those of quarantined nodes."""
@@ -129,5 +131,17 @@ class QueueStore:
 
     @property
     def size_bytes(self) -> int:
-        """As in Store."""
+        """As in Store, but decoded: pictures, too."""
         return self._held * self._schema.session_bytes()
+
+
+def _waiting(values: Array | Slots) -> Array | list[Still]:
+    """A copy, in the order in which it will be sent, that does not keep the payload alive."""
+    if isinstance(values, Slots):
+        return [Still(values.codec, block, 0) for block in values.blocks]
+    return np.array(values.swapaxes(0, 1), order="C")
+
+
+def _one_after_another(pieces: Sequence[Array | list[Still]]) -> Array | list[Still]:
+    stills = [still for piece in pieces if isinstance(piece, list) for still in piece]
+    return stills or np.concatenate([piece for piece in pieces if not isinstance(piece, list)])

@@ -36,7 +36,7 @@ from p2prl.replay.storage import RingStore, Sample, Store, check_ask, ring_capac
 from p2prl.replay.validate import check_bundle
 from p2prl.replay.verdicts import Accepted, check_delivery, check_version, said, verdict
 from p2prl.wire.blocks import Array, Buffer
-from p2prl.wire.bundle import check_header, decode_bundle
+from p2prl.wire.bundle import Opened, check_header, open_bundle
 from p2prl.wire.frames import Frame, decode_bundle_header
 from p2prl.words import many
 
@@ -141,7 +141,7 @@ class ShardStore:
         for bundle in bundles:
             try:
                 header = decode_bundle_header(bundle.header)
-                arrays = decode_bundle(self._schema, header, bundle.payload)
+                arrays = open_bundle(self._schema, header, bundle.payload)
             except RemoteProtocolError:
                 lost += 1
                 continue
@@ -228,7 +228,7 @@ class ShardStore:
             return verdict(delivery, "busy", "early")
         if self._store.full():
             return verdict(delivery, "busy", "full")
-        arrays = decode_bundle(self._schema, header, payload)
+        arrays = open_bundle(self._schema, header, payload)
         check_bundle(self._schema, header, arrays, self._spec.reward_range, self._spec.max_episode_steps)
         if self._spec.fsync_interval_s > 0:
             # Before the append: a disk that fails here fails while nothing has changed.
@@ -241,7 +241,7 @@ class ShardStore:
         node: str,
         delivery: Delivery,
         header: BundleHeader,
-        arrays: dict[str, Array],
+        arrays: Opened,
         header_frame: bytes,
         payload: bytes,
     ) -> None:
@@ -339,7 +339,7 @@ class ShardStore:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all that is held, decoded."""
+        """Bytes of all that is held, as it is held."""
         return self._store.size_bytes
 
     # --- upkeep ---------------------------------------------------------------------------------------------

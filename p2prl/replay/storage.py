@@ -1,4 +1,6 @@
-"""Where decoded sessions live: a ring that is sampled at random, or a queue (queue.py) that is consumed.
+"""Where sessions live: a ring that is sampled at random, or a queue (queue.py) that is consumed.
+
+Pictures stay as they were sent, and are decoded where they are used (wire/pictures.py); all other columns are arrays.
 
 Sessions are numbered from 0 in the order in which a shard stored them. Both stores hold them in that order
 and let the oldest go first, so one number, `first_live`, says which are gone.
@@ -6,18 +8,21 @@ and let the oldest go first, so one number, `first_live`, says which are gone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
-from p2prl.core.schema import SessionSchema
+from p2prl.core.schema import Column, SessionSchema
 from p2prl.errors import LimitsForbid, RemoteProtocolError
-from p2prl.replay.owners import Owners
+from p2prl.replay.films import Films
+from p2prl.replay.owners import NOBODY, Owners
 from p2prl.replay.samplers import start_counts, uniform_starts
 from p2prl.replay.validate import FLAGS
 from p2prl.wire.blocks import Array
+from p2prl.wire.bundle import Opened
+from p2prl.wire.pictures import Slots, is_pictures
+from p2prl.wire.stills import Still
 
 #: Bytes of one sample, so that a wrong `count` or `window` cannot take the machine's memory.
 MAX_SAMPLE_BYTES = 1024 * 1024 * 1024
@@ -43,14 +48,15 @@ class Sample:
     """What a shard gives the trainer.
 
     Attributes:
-        columns: in the schema's order, `[count, rows, *shape]`; rows are window (+1), or the whole session's.
+        columns: in the schema's order, `[count, rows, *shape]`; rows are window (+1), or the whole session's. Of
+            pictures what they can be developed from, one for each sample.
         versions: int64 `[count]`, the weights versions that played them.
         stale: sessions that were dropped from the queue because they had grown older than max_lag, or because
             the node that gave them is quarantined.
         drawn: None if they were not drawn by priority.
     """
 
-    columns: list[Array]
+    columns: list[Array | list[Still]]
     versions: Array
     stale: int = 0
     drawn: Drawn | None = None
@@ -67,8 +73,8 @@ class Store(Protocol):
     def full(self) -> bool:
         """True if no bundle can be taken now."""
 
-    def add(self, first: int, arrays: Mapping[str, Array], version: int, node: str = "") -> int:
-        """Take a bundle of `node`, `[rows, slots, *shape]` per column, whose sessions are numbered from `first`.
+    def add(self, first: int, arrays: Opened, version: int, node: str = "") -> int:
+        """Take a bundle of `node`, as `open_bundle` gives it, whose sessions are numbered from `first`.
 
         Returns how many older sessions went for it.
         """
@@ -91,7 +97,7 @@ class Store(Protocol):
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all that is held, decoded."""
+        """Bytes of all that is held, as it is held."""
 
 
 def check_ask(schema: SessionSchema, count: int, window: int) -> None:
@@ -107,16 +113,39 @@ def check_ask(schema: SessionSchema, count: int, window: int) -> None:
         raise RemoteProtocolError("oversize", f"a sample of {size} bytes")
 
 
+def kept_bytes(schema: SessionSchema) -> tuple[int, int]:
+    """Bytes of one session in a ring: of its arrays, and what its pictures are expected to take at most.
+
+    Pictures that are kept as they were sent take a hundredth of their bytes where little moves, and a quarter if
+    nothing but a stack of four can be undone.
+    """
+    pictures = sum(schema.column_bytes(column, 1) for column in schema.columns if in_pictures(column))
+    return schema.session_bytes() - pictures, pictures // 4
+
+
 def ring_capacity(schema: SessionSchema, capacity_bytes: int) -> int:
-    """Sessions that a ring of so many bytes holds."""
-    return max(1, capacity_bytes // max(1, schema.session_bytes()))
+    """Sessions that a ring of so many bytes has places for."""
+    return max(1, capacity_bytes // max(1, sum(kept_bytes(schema))))
+
+
+def in_pictures(column: Column) -> bool:
+    """Whether a column is kept undecoded."""
+    return is_pictures(column.dtype, column.shape)
+
+
+def slots_in(arrays: Opened) -> int:
+    """Sessions of a bundle."""
+    first = next(iter(arrays.values()))
+    return len(first.blocks) if isinstance(first, Slots) else first.shape[1]
 
 
 class RingStore:
     """Sessions sampled at random, again and again; a new one overwrites the oldest.
 
+    Where pictures take more than was expected of them the oldest go before the ring is full.
+
     Args:
-        capacity_bytes: decoded; at least one session is held.
+        capacity_bytes: of all that is held; at least one session is.
         window: ticks per sample that `mass` is counted for; 0 for whole sessions.
 
     Raises:
@@ -129,26 +158,34 @@ class RingStore:
         self._schema = schema
         self._window = window
         self._rng = rng
+        self._capacity_bytes = capacity_bytes
+        self._array_bytes, _ = kept_bytes(schema)
         self.capacity = ring_capacity(schema, capacity_bytes)
         try:
             # Not filled: the system gives memory as sessions come, but refuses here what it could never give.
-            self._columns = [
-                np.empty((self.capacity, schema.rows(column), *column.shape), column.dtype)
+            self._columns: list[Array | Films] = [
+                Films(self.capacity)
+                if in_pictures(column)
+                else np.empty((self.capacity, schema.rows(column), *column.shape), column.dtype)
                 for column in schema.columns
             ]
+            self._films = [store for store in self._columns if isinstance(store, Films)]
             self._versions = np.empty(self.capacity, np.int64)
             self._numbers = np.empty(self.capacity, np.int64)
             self._starts = np.zeros(self.capacity, np.int64)
             self._owners = Owners(self.capacity)
         except (MemoryError, ValueError) as error:
-            size = self.capacity * schema.session_bytes()
+            size = self.capacity * sum(kept_bytes(schema))
             raise LimitsForbid(
                 f"no memory for a replay of {size / 1e6:.0f} MB a shard; set replay.capacity_bytes lower"
             ) from error
         names = [column.name for column in schema.columns]
-        self._flags = self._columns[names.index(FLAGS)] if FLAGS in names else None
-        #: Sessions held, the slot that is written next, and the valid first ticks of all windows together.
+        flags = self._columns[names.index(FLAGS)] if FLAGS in names else None
+        self._flags = None if isinstance(flags, Films) else flags
+        #: Places in use, how many of the oldest hold nothing any more, the place that is written next, and the valid
+        #: first ticks of all windows together.
         self._held = 0
+        self._gone = 0
         self._head = 0
         self._mass = 0
 
@@ -156,9 +193,9 @@ class RingStore:
         """Never: the oldest make room."""
         return False
 
-    def add(self, first: int, arrays: Mapping[str, Array], version: int, node: str = "") -> int:
+    def add(self, first: int, arrays: Opened, version: int, node: str = "") -> int:
         """As in Store. Of a bundle larger than the ring its last sessions stay."""
-        slots: int = next(iter(arrays.values())).shape[1]
+        slots = slots_in(arrays)
         skip = max(0, slots - self.capacity)
         done = skip
         while done < slots:
@@ -169,19 +206,48 @@ class RingStore:
             self._numbers[block] = np.arange(first + done, first + done + count)
             self._head = (self._head + count) % self.capacity
             done += count
-        evicted = skip + max(0, self._held + slots - skip - self.capacity)
+        overwritten = max(0, self._held + slots - skip - self.capacity)
+        evicted = skip + max(0, overwritten - self._gone)
+        self._gone = max(0, self._gone - overwritten)
         self._held = min(self.capacity, self._held + slots - skip)
-        return evicted
+        return evicted + self._make_room()
 
-    def _write(self, at: int, start: int, count: int, arrays: Mapping[str, Array], node: str) -> None:
+    def _write(self, at: int, start: int, count: int, arrays: Opened, node: str) -> None:
         """Copy `count` slots of a bundle, `[rows, slots]`, from slot `start` to `[slots, rows]` from `at`."""
         block = slice(at, at + count)
         self._owners.put(block, node)
         for column, store in zip(self._schema.columns, self._columns, strict=True):
-            store[block] = arrays[column.name][:, start : start + count].swapaxes(0, 1)
+            values = arrays[column.name]
+            if isinstance(store, Films):
+                assert isinstance(values, Slots)
+                store.put(at, start, count, values)
+            else:
+                assert not isinstance(values, Slots)
+                store[block] = values[:, start : start + count].swapaxes(0, 1)
         self._mass -= int(self._starts[block].sum())
         self._starts[block] = start_counts(self._flags, block, self._schema.ticks, self._window)
         self._mass += int(self._starts[block].sum())
+
+    def _make_room(self) -> int:
+        """Let the oldest go while all together is too large; how many went."""
+        went = 0
+        while self._films and self.size_bytes > self._capacity_bytes and self._held - self._gone > 1:
+            self._clear(self._oldest())
+            self._gone += 1
+            went += 1
+        return went
+
+    def _clear(self, place: int) -> None:
+        """A place holds nothing any more."""
+        block = slice(place, place + 1)
+        self._owners.put(block, NOBODY)
+        for films in self._films:
+            films.clear(place)
+        self._mass -= int(self._starts[place])
+        self._starts[place] = 0
+
+    def _oldest(self) -> int:
+        return (self._head - self._held + self._gone) % self.capacity
 
     def quarantine(self, nodes: frozenset[str]) -> None:
         """As in Store. What is still held comes back when its node is no longer named."""
@@ -205,13 +271,17 @@ class RingStore:
         )
         return Sample(self._gather(session, offset, window), self._versions[session])
 
-    def _gather(self, session: Array, offset: Array, window: int) -> list[Array]:
+    def _gather(self, session: Array, offset: Array, window: int) -> list[Array | list[Still]]:
         """One gather per column over its rows laid end to end; with window 0 whole sessions, wherever the offset."""
-        if window == 0:
-            return [store.take(session, axis=0) for store in self._columns]
         rows_at: dict[bool, Array] = {}
-        columns = []
+        columns: list[Array | list[Still]] = []
         for column, store in zip(self._schema.columns, self._columns, strict=True):
+            if isinstance(store, Films):
+                columns.append(store.take(session, offset if window else np.zeros_like(session)))
+                continue
+            if window == 0:
+                columns.append(store.take(session, axis=0))
+                continue
             rows = rows_at.get(column.extra_row)
             if rows is None:
                 start = session * self._schema.rows(column) + offset
@@ -228,9 +298,7 @@ class RingStore:
 
     def first_live(self, next_session: int) -> int:
         """As in Store."""
-        if self._held == 0:
-            return next_session
-        return int(self._numbers[self._head if self._held == self.capacity else 0])
+        return int(self._numbers[self._oldest()]) if self._held else next_session
 
     @property
     def sessions(self) -> int:
@@ -241,4 +309,5 @@ class RingStore:
     @property
     def size_bytes(self) -> int:
         """As in Store."""
-        return self._held * self._schema.session_bytes()
+        arrays = (self._held - self._gone) * self._array_bytes
+        return arrays + sum(films.size_bytes for films in self._films)

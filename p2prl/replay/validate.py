@@ -7,7 +7,6 @@ depends on them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import lru_cache
 
 import numpy as np
@@ -16,6 +15,8 @@ from p2prl.core.messages import BundleHeader
 from p2prl.core.schema import RESET, TERMINATED, TRUNCATED, Column, SessionSchema
 from p2prl.errors import RemoteProtocolError
 from p2prl.wire.blocks import Array
+from p2prl.wire.bundle import Opened
+from p2prl.wire.pictures import Slots
 
 FLAGS, REWARD = "flags", "reward"
 #: The least and the largest reward of one step; either may be infinite.
@@ -31,14 +32,14 @@ _SUM_ERROR = 1e-6
 def check_bundle(
     schema: SessionSchema,
     header: BundleHeader,
-    arrays: Mapping[str, Array],
+    arrays: Opened,
     reward_range: RewardRange | None = None,
     max_episode_steps: int | None = None,
 ) -> None:
     """Raise RemoteProtocolError if a bundle, whose sizes and dtypes are those of `schema`, breaks a rule.
 
     Args:
-        arrays: from `decode_bundle`, `[rows, slots, *shape]` per column.
+        arrays: from `open_bundle`.
         reward_range, max_episode_steps: what the environment declares (core/spaces.py); None for nothing.
 
     Raises:
@@ -48,16 +49,23 @@ def check_bundle(
     """
     for column in schema.columns:
         array = arrays[column.name]
+        if isinstance(array, Slots):
+            continue  # bytes, of which any is as good as another
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise RemoteProtocolError("not_finite", f"column {column.name!r} holds NaN or infinity")
         if column.name == "action" or column.name.startswith("action."):
             _check_action(column, array)
-    flags = arrays.get(FLAGS)
+    flags, rewards = (_numbers(arrays, name) for name in (FLAGS, REWARD))
     resets, ends = _check_flags(flags)
-    _check_rewards(arrays.get(REWARD), flags if resets else None, reward_range)
+    _check_rewards(rewards, flags if resets else None, reward_range)
     _check_header(header, schema.ticks * header.slots - resets, ends)
     for total, length, _ in header.episodes:
         _check_episode(total, length, reward_range, max_episode_steps)
+
+
+def _numbers(arrays: Opened, name: str) -> Array | None:
+    found = arrays.get(name)
+    return None if isinstance(found, Slots) else found
 
 
 @lru_cache(maxsize=256)

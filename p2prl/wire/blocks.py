@@ -7,6 +7,7 @@ beforehand, so its exact decoded size is too. No size inside the bytes is ever b
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import lz4.block
@@ -30,6 +31,13 @@ MAX_LZ4_RATIO = 255
 MAX_LZ4_BYTES = 0x7E000000
 
 
+@lru_cache(maxsize=64)
+def dtype_name(dtype: np.dtype[Any]) -> str:
+    """`dtype.name`, which numpy puts together anew each time."""
+    return dtype.name
+
+
+@lru_cache(maxsize=64)
 def wire_dtype(name: str) -> np.dtype[Any]:
     """numpy's dtype of a name in DTYPE_SIZES, little-endian.
 
@@ -43,11 +51,12 @@ def wire_dtype(name: str) -> np.dtype[Any]:
 
 def pack(array: Array) -> tuple[str, Buffer]:
     """The codec's name and the block of an array, whatever its layout in memory."""
-    if array.dtype.name not in DTYPE_SIZES:
+    name = dtype_name(array.dtype)
+    if name not in DTYPE_SIZES:
         raise LocalProtocolError(
             f"arrays of {array.dtype} cannot cross the wire; use one of {', '.join(DTYPE_SIZES)}"
         )
-    plain = np.ascontiguousarray(array, dtype=wire_dtype(array.dtype.name))
+    plain = np.ascontiguousarray(array, dtype=wire_dtype(name))
     if plain.nbytes == 0:
         return RAW, b""
     if plain.nbytes <= MAX_LZ4_BYTES:

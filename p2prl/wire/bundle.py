@@ -7,9 +7,15 @@ from collections.abc import Mapping, Sequence
 from p2prl.core.messages import BundleHeader
 from p2prl.core.schema import Column, SessionSchema
 from p2prl.errors import LocalProtocolError, RemoteProtocolError
-from p2prl.wire.blocks import Array, Buffer
-from p2prl.wire.columns import pack_column, unpack_column
+from p2prl.wire.blocks import Array, Buffer, dtype_name
+from p2prl.wire.columns import CODECS, developed, open_pictures, pack_column, unpack_column
+from p2prl.wire.pictures import Slots, check_block, is_pictures
 
+#: A bundle's columns by name, as `open_bundle` gives them.
+Opened = Mapping[str, Array | Slots]
+
+#: What ends a block of each codec.
+_MARKS = {codec: bytes([number]) for number, codec in enumerate(CODECS)}
 #: Slots of one bundle.
 MAX_SLOTS = 1024
 #: Bytes of one payload, compressed. Also what the shard's MAXMSGSIZE is set from.
@@ -41,7 +47,7 @@ def encode_bundle(
     """
     _check_size(schema, slots)
     blocks = [pack_column(_column(schema, column, arrays, slots)) for column in schema.columns]
-    payload = b"".join(block for _, block in blocks)
+    payload = b"".join(part for codec, block in blocks for part in (block, _MARKS[codec]))
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise LocalProtocolError(_too_large(len(payload), MAX_PAYLOAD_BYTES))
     header = BundleHeader(
@@ -53,7 +59,7 @@ def encode_bundle(
         steps=steps,
         episodes=list(episodes),
         codecs=[codec for codec, _ in blocks],
-        sizes=[len(block) for _, block in blocks],
+        sizes=[len(block) + 1 for _, block in blocks],
     )
     return header, payload
 
@@ -75,30 +81,55 @@ def _column(schema: SessionSchema, column: Column, arrays: Mapping[str, Array], 
     if array is None:
         raise LocalProtocolError(f"the bundle lacks the column {column.name!r}")
     shape = (schema.rows(column), slots, *column.shape)
-    if array.shape != shape or array.dtype.name != column.dtype:
+    if array.shape != shape or dtype_name(array.dtype) != column.dtype:
         raise LocalProtocolError(
             f"column {column.name!r} is {array.dtype}{list(array.shape)}, not {column.dtype}{list(shape)}"
         )
     return array
 
 
-def decode_bundle(schema: SessionSchema, header: BundleHeader, payload: Buffer) -> dict[str, Array]:
-    """The arrays of a bundle, by column in the schema's order, `[rows, slots, *shape]`; read-only.
+def open_bundle(schema: SessionSchema, header: BundleHeader, payload: Buffer) -> dict[str, Array | Slots]:
+    """A bundle by column, in the schema's order: arrays `[rows, slots, *shape]`, read-only, and pictures undecoded.
 
-    No byte is decompressed before all sizes are known to fit the schema, and no decoded byte is looked at
-    here: see replay/validate.py.
+    No byte is decompressed before all sizes are known to fit the schema, and no decoded byte is looked at here: see
+    replay/validate.py. Each block of pictures can be decoded: that was tried.
 
     Raises:
         RemoteProtocolError: `wrong_schema`, `oversize`, `malformed` or `bad_codec`.
     """
     check_header(schema, header, len(payload))
     view = memoryview(payload)
-    arrays: dict[str, Array] = {}
+    opened: dict[str, Array | Slots] = {}
     start = 0
     for column, codec, size in zip(schema.columns, header.codecs, header.sizes, strict=True):
         shape = (schema.rows(column), header.slots, *column.shape)
-        arrays[column.name] = unpack_column(codec, view[start : start + size], column.dtype, shape)
+        block = _unmarked(codec, view[start : start + size])
         start += size
+        if not is_pictures(column.dtype, column.shape):
+            opened[column.name] = unpack_column(codec, block, column.dtype, shape)
+            continue
+        slots = open_pictures(codec, block, column.dtype, shape)
+        for one in slots.blocks:
+            check_block(slots.codec, one, shape[0], column.shape)
+        opened[column.name] = slots
+    return opened
+
+
+def _unmarked(codec: str, block: memoryview) -> memoryview:
+    """A block without the byte at its end that says what it is: the header must say the same."""
+    if codec in _MARKS and block[-1:] != _MARKS[codec]:
+        raise RemoteProtocolError("bad_codec", f"a block that is not {codec}, as its header says")
+    return block[:-1]
+
+
+def decode_bundle(schema: SessionSchema, header: BundleHeader, payload: Buffer) -> dict[str, Array]:
+    """As `open_bundle`, with pictures as arrays too."""
+    found = open_bundle(schema, header, payload)
+    arrays: dict[str, Array] = {}
+    for column in schema.columns:
+        values = found[column.name]
+        shape = (schema.rows(column), header.slots, *column.shape)
+        arrays[column.name] = developed(values, shape) if isinstance(values, Slots) else values
     return arrays
 
 

@@ -51,11 +51,7 @@ def unpack_column(codec: str, block: Buffer, dtype: str, shape: tuple[int, ...])
             and shape; `malformed` if a bool is neither 0 nor 1.
     """
     if codec in pictures.AXES:
-        array = np.empty(shape, np.uint8)
-        for slot, one in enumerate(unpack_pictures(codec, block, dtype, shape)):
-            one.write(0, array[:, slot])
-        array.flags.writeable = False
-        return array
+        return developed(open_pictures(codec, block, dtype, shape), shape)
     if codec == PLANES:
         size = math.prod(shape) * wire_dtype(dtype).itemsize
         lying = np.frombuffer(decompressed(block, size), np.uint8).reshape(-1, shape[1], shape[0])
@@ -64,11 +60,28 @@ def unpack_column(codec: str, block: Buffer, dtype: str, shape: tuple[int, ...])
     return unpack(codec, block, dtype, shape)
 
 
-def unpack_pictures(codec: str, block: Buffer, dtype: str, shape: tuple[int, ...]) -> list[pictures.Pictures]:
-    """Each slot's pictures; raises as `unpack_column` does."""
+def open_pictures(codec: str, block: Buffer, dtype: str, shape: tuple[int, ...]) -> pictures.Slots:
+    """A column that may be pictures (`pictures.is_pictures`), cut into slots; whatever codec it came with.
+
+    Raises:
+        RemoteProtocolError: as `unpack_column`. What the blocks of a codec of pictures hold is not looked at.
+    """
     rows, slots, *row = shape
-    blocks = pictures.blocks_of(block, slots, dtype, rows, tuple(row))
-    return [pictures.unpack_block(codec, one, rows, tuple(row)) for one in blocks]
+    if codec in pictures.AXES:
+        found = pictures.blocks_of(block, slots, dtype, rows, tuple(row))
+        return pictures.Slots(codec, [bytes(one) for one in found])
+    array = unpack_column(codec, block, dtype, shape)
+    lying = [np.ascontiguousarray(array[:, slot]) for slot in range(slots)]
+    return pictures.Slots(LZ4, [lz4.block.compress(one, store_size=False) for one in lying])
+
+
+def developed(column: pictures.Slots, shape: tuple[int, ...]) -> Array:
+    """The column `[rows, slots, *shape]`; raises RemoteProtocolError if a block is broken."""
+    array = np.empty(shape, np.uint8)
+    for slot, block in enumerate(column.blocks):
+        pictures.unpack_block(column.codec, block, shape[0], shape[2:]).write(0, array[:, slot])
+    array.flags.writeable = False
+    return array
 
 
 def _planes(array: Array) -> Array:

@@ -21,7 +21,7 @@ import lz4.block
 import numpy as np
 
 from p2prl.errors import RemoteProtocolError
-from p2prl.wire.blocks import Array, Buffer, decompressed
+from p2prl.wire.blocks import LZ4, Array, Buffer, decompressed
 
 PICTURES, STACKED_FIRST, STACKED_LAST = "pictures", "pictures-first", "pictures-last"
 #: Codec -> which axis of a row counts the pictures of a stack; None for rows that are one picture.
@@ -62,6 +62,14 @@ class Pictures:
             self.kept.take(wanted, axis=0, out=out.reshape(len(out), stack, -1), mode="clip")
 
 
+@dataclass(frozen=True)
+class Slots:
+    """A column of pictures as it was sent: a codec, and the block of each slot, for `unpack_block`."""
+
+    codec: str
+    blocks: list[bytes]
+
+
 def is_pictures(dtype: str, shape: tuple[int, ...]) -> bool:
     """Whether a column of this dtype, with rows of this shape, may be pictures."""
     return dtype == "uint8" and len(shape) >= 2 and math.prod(shape) >= MIN_BYTES
@@ -91,14 +99,14 @@ def _stacking(array: Array) -> str:
 
 def _pack(rows: Array, stacked: bool) -> bytes:
     """One slot: `[rows, stack, *picture]`, or `[rows, *picture]` where nothing is stacked."""
+    flat = rows.reshape(*rows.shape[: 1 + stacked], -1)
     if stacked:
-        flat = np.ascontiguousarray(rows).reshape(*rows.shape[:2], -1)
         breaks = ~_follow(flat)
         row, place = _new(breaks, rows.shape[1]).nonzero()
         kept, bits = flat[row, place], np.packbits(breaks).tobytes()
     else:
-        kept, bits = np.ascontiguousarray(rows).reshape(len(rows), -1), b""
-    changed = np.empty_like(kept)
+        kept, bits = flat, b""
+    changed = np.empty(kept.shape, np.uint8)
     changed[0] = kept[0]
     np.bitwise_xor(kept[1:], kept[:-1], out=changed[1:])
     block: bytes = lz4.block.compress(changed, store_size=False)
@@ -141,13 +149,29 @@ def blocks_of(column: Buffer, slots: int, dtype: str, rows: int, shape: tuple[in
     return [inner[start:end] for start, end in itertools.pairwise(itertools.accumulate([0, *sizes]))]
 
 
+def check_block(codec: str, block: Buffer, rows: int, shape: tuple[int, ...]) -> None:
+    """Raises as `unpack_block` does, without doing all of its work."""
+    _changed(codec, block, rows, shape)
+
+
 def unpack_block(codec: str, block: Buffer, rows: int, shape: tuple[int, ...]) -> Pictures:
     """The pictures of one slot.
+
+    Args:
+        codec: a key of AXES, or LZ4 for rows that lie one after the other.
 
     Raises:
         RemoteProtocolError: `bad_codec` if it is not exactly `rows` rows of this shape.
     """
-    axis = AXES[codec]
+    changed, at = _changed(codec, block, rows, shape)
+    if codec == LZ4:
+        return Pictures(changed, at, shape, None)
+    return Pictures(_summed(changed), at, shape, AXES[codec])
+
+
+def _changed(codec: str, block: Buffer, rows: int, shape: tuple[int, ...]) -> tuple[Array, Array]:
+    """What changed from each picture to the next, uint8 `[n, bytes of a picture]`, and where each row's newest is."""
+    axis = AXES[codec] if codec != LZ4 else None
     stack, picture = _parts(shape, axis)
     view, at = memoryview(block), np.arange(rows)
     if axis is not None:
@@ -155,17 +179,25 @@ def unpack_block(codec: str, block: Buffer, rows: int, shape: tuple[int, ...]) -
         if len(view) < front:
             raise RemoteProtocolError("bad_codec", f"a block of {len(view)} bytes")
         breaks = np.unpackbits(np.frombuffer(view[:front], np.uint8), count=rows - 1)
-        at = _new(breaks.astype(bool), stack).sum(axis=1).cumsum() - 1
+        at = stack - 1 + np.concatenate([[0], np.cumsum(np.where(breaks, stack, 1))])
         view = view[front:]
     size = math.prod(picture)
-    changed = np.frombuffer(decompressed(view, (int(at[-1]) + 1) * size), np.uint8).reshape(-1, size)
-    return Pictures(_summed(changed), at, shape, axis)
+    plain = decompressed(view, (int(at[-1]) + 1) * size)
+    return np.frombuffer(plain, np.uint8).reshape(-1, size), at
 
 
 def _summed(changed: Array) -> Array:
     """Pictures `[n, size]` from what changed from each to the next."""
-    wide = changed.view(np.uint64) if changed.shape[1] % 8 == 0 else changed
-    return np.bitwise_xor.accumulate(wide, axis=0).view(np.uint8)
+    kept = changed.copy()
+    # One by one: what accumulate does is the same, and slower.
+    for earlier, later in itertools.pairwise(_wide(kept)):
+        np.bitwise_xor(earlier, later, out=later)
+    return kept
+
+
+def _wide(rows: Array) -> Array:
+    """Rows of bytes as rows of words, where they are some."""
+    return rows.view(np.uint64) if rows.shape[-1] % 8 == 0 else rows
 
 
 def _parts(shape: tuple[int, ...], axis: int | None) -> tuple[int, tuple[int, ...]]:

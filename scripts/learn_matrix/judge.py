@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from learn_matrix.kinds import ALIKE, Bar, Criterion, Policies, Row, Run
+from learn_matrix.kinds import ALIKE, Bar, Criterion, Policies, Row, Run, Sb3
 
 Result = dict[str, Any]
 _PACKAGES = ("p2prl", "torch", "gymnasium", "numpy", "stable-baselines3")
@@ -38,7 +38,7 @@ def result(
     mine = figures(ours)
     theirs = figures(peer or [])
     lags = [run.lag_mean for run in ours if run.lag_mean is not None]
-    ok, why = verdict(row.bar, ours, mine, None if peer is None else theirs, others)
+    ok, why = verdict(row.bar, ours, mine, None if peer is None else theirs, others, _tried(row))
     return {
         "name": row.name,
         "agent": row.agent,
@@ -91,10 +91,25 @@ def _finite(value: float, digits: int) -> float | int | None:
     return round(value, digits) if digits else round(value)
 
 
+def _tried(row: Row) -> int | None:
+    """How many steps a seed of the peer has."""
+    limits = row.peer_limits or row.limits
+    return min(limits.steps, row.peer.steps) if isinstance(row.peer, Sb3) else None
+
+
 def verdict(
-    bar: Bar, ours: Sequence[Run], mine: Result, theirs: Result | None, others: Mapping[str, Result]
+    bar: Bar,
+    ours: Sequence[Run],
+    mine: Result,
+    theirs: Result | None,
+    others: Mapping[str, Result],
+    tried: int | None = None,
 ) -> tuple[bool | None, str]:
-    """Whether the bar was cleared, or None where that cannot be said; and why not."""
+    """Whether the bar was cleared, or None where that cannot be said; and why not.
+
+    Args:
+        tried: steps after which a seed of the peer was given up.
+    """
     if bar.none:
         return None, "no claim is made"
     late = [run for run in ours if not run.reached]
@@ -103,8 +118,9 @@ def verdict(
     if bar.needs_peer and theirs is None:
         return None, "without its peer"
     if bar.needs_peer and not bar.alone and theirs is not None and theirs["steps_median"] is None:
-        # Then its median is not known, but it is no less than the fastest of its seeds.
+        # Then its median is not known, but it is no less than the fastest of its seeds, or than what all had.
         fastest = {f"{name}_median": theirs[f"{name}_range"][0] for name in ("steps", "seconds")}
+        fastest["steps_median"] = fastest["steps_median"] or tried
         if fastest["steps_median"] is None or _missed(bar, mine, fastest, others):
             return None, "most seeds of the peer never came there"
         theirs = fastest
@@ -146,7 +162,7 @@ def circumstances() -> Result:
             continue
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        "machine": f"{psutil.cpu_count()} x {_cpu()}",
+        "machine": f"{psutil.cpu_count()} cores, {_cpu()}",
         "load": round(psutil.getloadavg()[0], 1),
         "versions": {"python": platform.python_version(), **versions},
     }

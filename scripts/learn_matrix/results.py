@@ -18,15 +18,16 @@ _HEAD = """\
 
 What each agent here learns, beside a peer: made from [results.json](results.json) by `scripts/learn`; do not edit.
 
-How it was measured: ours as a user runs it, `p2prl host` with one player process unless it says otherwise, its broker,
-two shards and trainer beside it; the peer is one process. Both on the same machine, in turn, seed by seed, each process
-with one thread for its arithmetic. Seconds are from the start of the process, imports included, to the criterion. The
-criterion is a mean training return of the last 100 episodes (ours: of the least exploring slots), or, where it says
-*greedy*, the mean of 100 episodes without exploration, whose time is not counted: our weights are kept each quarter of
-a second and judged afterwards, the peer's each 2,048 steps. Figures are medians, with the range of the seeds; a seed
-that never came there counts as later than all that did, and shows as `-`; where most of a peer's seeds never came
-there, the fastest of them is what ours is held against. Peers are stable-baselines3 with rl-zoo's settings. *Lag* is
-how many weights versions old the sessions were that were learned from, on average.
+How it was measured: ours as a user runs it, `p2prl host` with one player process unless it says otherwise, its
+broker, two shards and trainer beside it; the peer is one process. Both on the same machine, in turn, seed by seed,
+each process with one thread for its arithmetic. Seconds are from the start of the process, imports included, to the
+criterion. The criterion is a mean training return of the last 100 episodes (ours: of the least exploring slots), or,
+where it says *greedy*, the mean of 100 episodes without exploration, whose time is not counted: our weights are kept
+each quarter of a second and judged afterwards, the peer's each 2,048 steps. Figures are medians, with the range of
+the seeds; a seed that never came there counts as later than all that did, and shows as `-`; where most of a peer's
+seeds never came there, ours is held against the fastest of them, and where none did, against the steps that each had.
+Peers are stable-baselines3 with rl-zoo's settings. *Lag* is how many weights versions old the sessions were that were
+learned from, on average.
 """
 _LAG_HEAD = """\
 ## How much lag each agent bears
@@ -35,13 +36,15 @@ One process, no network: players are exactly so many weights versions behind. `p
 its `max_lag` (8); here that is switched off, to see where it gives way. What is claimed: `vtrace` and `dqn` hold to 20
 versions, `ppo` to its `max_lag`: at the median they need no more than 1.3 times the steps that they need without lag. A
 version is what was learned from 256 ticks, of every agent: at 20 versions what players do arrives 5,000 steps later,
-whatever is learned from it.
+whatever is learned from it. The criterion itself takes about 100,000 steps of dqn: 100 episodes of 500 ticks in half of
+its slots. Other measurements ran beside these, so their seconds say nothing.
 """
 _PLAYERS_HEAD = """\
 ## More players
 
 CartPole in real time, 100 ticks a second whether or not anyone acts, joiners of four slots each on loopback, all on one
-machine. More players are to need no more steps, and less time as long as there are cores for them.
+machine. More players are to need no more steps, and less time as long as there are cores for them. With 16 players 64
+episodes are under way at once: those that began with an older policy count too, which is up to 16,000 steps.
 """
 
 
@@ -91,6 +94,10 @@ def page(rows: Sequence[Result]) -> str:
     if shown:
         parts.append("## Curves\n")
         parts += [f"### {row['name']}\n\n![{row['name']}]({row['picture']})\n" for row in shown]
+    missing = [row.name for row in ROWS if row.name not in {one["name"] for one in rows}]
+    if missing:
+        text = f"Rows of `scripts/learn` without figures here: {', '.join(missing)}."
+        parts.append(textwrap.fill(text, 120, break_on_hyphens=False) + "\n")
     parts.append(_circumstances(rows))
     return "\n".join(parts)
 

@@ -265,7 +265,8 @@ CROWDS = (1, 4, 16)
 
 def _crowd(agent: str, players: int) -> Row:
     settings = {"env.args.tick_s": 0.01, "play.envs": 4, "play.when_full": "drop_oldest"}
-    ours = Host(PRESETS[agent], env="realtime", settings=settings, players=0, joiners=players)
+    preset = "cartpole-realtime" if agent == "dqn" else PRESETS[agent]
+    ours = Host(preset, env="realtime", settings=settings, players=0, joiners=players)
     bar = Bar(like=f"players-{agent}-1", faster=True) if players > 1 else Bar()
     return Row(
         f"players-{agent}-{players}",

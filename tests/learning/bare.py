@@ -16,7 +16,8 @@ import numpy as np
 from p2prl.core.schema import SessionSchema
 from p2prl.learn.contracts import Agent, Array, ReplaySpec, Weights, weights_tolerance
 from p2prl.learn.environments import MakeEnv
-from p2prl.learn.rollout import Bundle, Rollout
+from p2prl.learn.playing import Bundle
+from p2prl.learn.rollout import Rollout
 from p2prl.learn.spaces import agent_schema
 from p2prl.replay.prioritised import PrioritisedStore
 from p2prl.replay.storage import Drawn, RingStore

@@ -89,7 +89,8 @@ def test_resume_continues_replay_optimiser_counters_and_return(tmp_path: Path, a
     assert (saved.meta.updates, saved.meta.steps) == (before["updates"], before["steps"])
     same(weights, saved.weights)
     with hosted(tmp_path, "--resume", "--results", str(results), "--players", "0") as run:
-        run.host.wait_for("progress", lambda e: e["updates"] >= before["updates"], RECOVERY_S)
+        up = run.host.wait_for("progress", lambda e: e["trainer"] not in ("starting", "stalled"), RECOVERY_S)
+        assert up["updates"] >= before["updates"]
         after = at_rest(run)
         assert {name: after[name] for name in _RUN} == {name: before[name] for name in _RUN}
         assert [[shard[name] for name in _SHARD] for shard in after["shards"]] == [

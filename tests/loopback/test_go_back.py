@@ -54,7 +54,9 @@ def test_the_run_goes_on_from_there_with_all_its_counters(ended: Path, tmp_path:
         assert said is not None
         steps = int(said[1].replace(",", ""))
         assert meta.steps <= steps < meta.steps + SECOND
-        first = run.host.wait_for("progress", lambda e: e["updates"] >= meta.updates)
+        first = run.host.wait_for("progress")
+        assert meta.updates <= first["updates"] < last.updates
+        first = run.host.wait_for("progress", lambda e: e["trainer"] not in ("starting", "stalled"))
         assert first["steps"] == steps
         assert first["episodes"] == meta.episodes
         assert first["return_mean"] == meta.return_mean
@@ -67,6 +69,7 @@ def test_the_run_goes_on_from_there_with_all_its_counters(ended: Path, tmp_path:
     for path in later:
         moved = checkpoint.load(aside / "checkpoints" / path.name)
         assert intact(moved.meta.updates, moved.learner, moved.weights)
+    what_was_set_aside_can_be_evaluated(aside, later[0].name, tmp_path)
     board = EventAccumulator(str(results / "tensorboard"))
     board.Reload()
     curve = [point.step for point in board.Scalars("play/episodes")]
@@ -77,6 +80,18 @@ def test_the_run_goes_on_from_there_with_all_its_counters(ended: Path, tmp_path:
         assert again["updates"] > meta.updates
         assert run.host.end(END_S) == 0
     assert checkpoints_intact(results) > meta.updates
+
+
+def what_was_set_aside_can_be_evaluated(aside: Path, name: str, tmp_path: Path) -> None:
+    for path in (aside, aside / "checkpoints" / name):
+        done = kit.run(tmp_path, "eval", str(path), "-n", "1", "--json", cwd=kit.ROOT)
+        assert done.returncode == 0, done.stderr
+        if path != aside:
+            assert name in json.loads(done.stdout)["source"]
+    resume = ("--resume", "--results", str(aside), "--interface", "lo", "--json")
+    done = kit.run(tmp_path, "host", *resume, cwd=kit.ROOT)
+    assert done.returncode == 2
+    assert "p2prl eval takes it" in done.stderr
 
 
 def test_one_checkpoint_can_be_evaluated(ended: Path, tmp_path: Path) -> None:

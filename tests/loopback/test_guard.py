@@ -130,3 +130,26 @@ def test_a_trainer_that_raises_is_shown_with_its_words(tmp_path: Path) -> None:
 
         wait_until(shown, RECOVERY_S, "the trainer's failure is among the warnings")
         assert run.host.end(END_S) == 0
+
+
+def test_a_learner_that_always_raises_ends_the_run_with_its_error_in_one_line(tmp_path: Path) -> None:
+    settings = (
+        "--env",
+        "tests.samples:Paced-v0",
+        "--agent",
+        f"{kit.SAMPLES / 'drill.py'}:Drill",
+        "--envs",
+        "1",
+    )
+    with hosted(tmp_path, "--players", "1", "--set", "agent.raises_in=1", settings=settings) as run:
+        assert run.host.wait(60) == 1
+        stopped = run.host.last("stopped")
+    assert stopped is not None
+    assert stopped["reason"] == "error"
+    assert re.fullmatch(
+        r"drill.py:Drill: its learner's update raised FloatingPointError: the loss is not a number "
+        r"\(drill.py line \d+\); so it went 5 times in a row, without an update",
+        stopped["text"],
+    )
+    assert "Traceback" not in run.host.stderr
+    assert len([line for line in run.host.errors if "trainer" in line and "died" in line]) == 4

@@ -89,7 +89,8 @@ def test_dqn_joins_without_torch(light_python: Path, tmp_path: Path) -> None:
 def test_dqn_does_not_host_without_torch_and_says_what_to_install(light_python: Path, tmp_path: Path) -> None:
     with kit.host(tmp_path, "chain", "--players", "0", python=str(light_python)) as host:
         assert host.wait(30) == 1
-    assert "pip install 'p2prl[train]'" in host.stderr
+    assert host.stderr == "p2prl: training dqn needs torch: pip install 'p2prl[train]'"
+    assert not (tmp_path / "results").exists(), "before anything is started or made"
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -65,3 +66,18 @@ def test_more_slots_than_a_bundle_carries_are_refused_at_once(tmp_path: Path) ->
     assert done.returncode == 2
     assert "1024" in done.stderr
     assert not (tmp_path / "results").exists()
+
+
+def test_an_agent_that_acts_outside_its_space_is_named_with_what_it_did(tmp_path: Path) -> None:
+    base = kit.free_base()
+    agent = f"{_SAMPLES}{os.sep}faulty.py:Reckless"
+    with kit.host(
+        tmp_path, "--env", "chain", "--agent", agent, "--players", "1", port=base, cwd=kit.ROOT
+    ) as host:
+        told = host.wait_for_line("faulty.py:Reckless acted outside its space")
+        assert re.search(r"an action was [45], and its space says 0 to 1$", told)
+        host.wait_for_line("ended 3 times in a row")
+        assert host.end(20.0) == 0
+    assert "refused a bundle" not in host.stderr
+    assert "Traceback" not in host.stderr
+    assert len(host.errors) < 30

@@ -198,6 +198,6 @@ def test_other_columns_are_refused(host: Host) -> None:
     with host.join("wide", "--agent", agent) as joiner:
         assert joiner.wait(20) == 1
         told = joiner.wait_for_line("differs from the host's")
-    assert "other spaces or fields; install what the host has" in told
+    assert "other fields (value); install what the host has" in told
     assert "moonlander-gym==1.2" in told
-    assert "other spaces or fields" in host.program.wait_for_line("wide: schema")
+    assert "other fields (value)" in host.program.wait_for_line("wide: schema")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
+
+import pytest
 
 from tests import kit
 from tests.conftest import wait_until
@@ -53,7 +56,8 @@ def test_resume_goes_on_where_it_was(tmp_path: Path) -> None:
     assert before is not None
     with kit.host(tmp_path, "--players", "0", "--resume", *results, name="") as second:
         started = second.wait_for("started")
-        shown = second.wait_for("progress", lambda e: e["updates"] >= before["updates"] > 0)
+        shown = second.wait_for("progress", lambda e: e["trainer"] not in ("starting", "stalled"))
+        assert shown["updates"] >= before["updates"] > 0
         assert started["resumed"]
         assert started["term"] == 2
         assert started["name"] == "classroom", "joiners know it by that name"
@@ -84,6 +88,19 @@ def test_a_trainer_tries_how_many_threads_its_updates_are_faster_with(tmp_path: 
             r"trainer: updates are computed with (1 thread|[23] threads), tried 1 and [23]$", re.MULTILINE
         )
         wait_until(lambda: said.search((results / "host.log").read_text()), 20)
+        assert host.end() == 0
+
+
+@pytest.mark.skipif(os.name == "nt", reason="priorities have classes there")
+def test_players_step_back_behind_other_programs(tmp_path: Path) -> None:
+    """Also where Linux shares a processor out among sessions first: niceness counts for little in one's own."""
+    with kit.host(tmp_path, "chain", "--players", "1") as host:
+        host.wait_for("progress", lambda e: e["steps"] > 0)
+        [player], [trainer] = host.children("player"), host.children("trainer")
+        assert player.nice() == min(19, trainer.nice() + 10)
+        group = Path(f"/proc/{player.pid}/autogroup")
+        if group.exists():
+            assert group.read_text().split()[-1] == "10"
         assert host.end() == 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -183,10 +184,38 @@ def test_4_a_second_signal_means_now(tmp_path: Path) -> None:
             assert left["text"] == "signal"
             program.tell(signal.SIGINT)
             assert program.wait(1.0) == 130
+            said = program.wait_for_line("ended at once")
+            assert "updates after the last checkpoint are lost" in said
+            [run] = (tmp_path / "results").iterdir()
+            assert program.wait_for_line("to go on:").endswith(f"p2prl host --resume --results {run}")
             assert joiner.wait(PROMISE_S) == 0
         _, alive = psutil.wait_procs(children, 6.0)
         assert alive == []
         assert block_is_free(base)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there, what is in use cannot be deleted")
+def test_a_folder_that_is_deleted_meanwhile_is_no_traceback_and_does_not_come_back(tmp_path: Path) -> None:
+    flags = (
+        *IDLE,
+        "--players",
+        "1",
+        "--set",
+        "agent.min_ticks=200",
+        "--set",
+        "train.checkpoint_interval_s=0.2",
+    )
+    with host(tmp_path, kit.free_base(), *flags) as program:
+        results = Path(program.wait_for("started")["results"])
+        program.wait_for("progress", lambda e: e["updates"] > 0)
+        results.rename(tmp_path / "away")
+        last = program.wait_for_line("cannot write")
+        seen = len(program.of("progress"))
+        wait_until(lambda: len(program.of("progress")) > seen + 5, 30.0)
+        program.end(PROMISE_S)
+        assert "Traceback" not in program.stderr, last
+        assert program.of("stopped")
+    assert not results.exists()
 
 
 # --- kill -9, and going on

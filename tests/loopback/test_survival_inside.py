@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -72,10 +72,13 @@ def test_an_environment_that_ends_its_process_is_counted_shown_and_started_again
     survival.told(capsys, "an environment that ends its process", acknowledged, took_s)
 
 
-def test_a_crash_loop_backs_off_and_says_so(tmp_path: Path) -> None:
-    """Every reset raises on this machine; the others play on."""
+def test_a_crash_loop_backs_off_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every reset raises on the joiner's machine; the others play on."""
+    monkeypatch.setenv("P2PRL_TEST_SIMULATOR", "here")
     settings = (*FRAGILE, "--envs", "1", "--set", "env.args.broken=true")
-    with survival.hosted(tmp_path, "--players", "0", settings=settings) as run, run.join() as joiner:
+    with survival.hosted(tmp_path, "--players", "0", settings=settings) as run, ExitStack() as stack:
+        monkeypatch.delenv("P2PRL_TEST_SIMULATOR")
+        joiner = stack.enter_context(run.join())
         joiner.wait_for_line("it ended 4 times in a row", survival.RECOVERY_S)
         delays = [float(found) for found in re.findall(r"started again in ([\d.]+) s", joiner.stderr)]
         assert delays == [0.5, 1.0, 2.0, 4.0]
@@ -105,7 +108,7 @@ def test_a_trainer_that_dies_again_and_again_is_started_less_and_less_often(
     flags = (*(word for limit in limits for word in ("--set", limit)), *survival.OFTEN, "--players", "0")
     with survival.hosted(tmp_path, *flags, settings=settings) as run, run.join() as joiner:
         run.host.wait_for_line(
-            r"trainer: died \(FloatingPointError: the loss is not a number\)", survival.RECOVERY_S
+            r"trainer: died \(.*FloatingPointError: the loss is not a number", survival.RECOVERY_S
         )
         survival.more_stored(joiner, 20)
         run.host.wait_for_line("starting it again in 1.6 s", survival.RECOVERY_S)

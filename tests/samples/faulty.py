@@ -27,3 +27,20 @@ class Faulty(Idle):
 
     def actor(self) -> Actor:
         return FaultyActor()
+
+
+class RecklessActor(IdleActor):
+    """Acts outside a space of two actions."""
+
+    def act(
+        self, obs: Tree, state: State, explore: Explore | None
+    ) -> tuple[Tree, State, Mapping[str, Array]]:
+        actions, state, extras = super().act(obs, state, explore)
+        return actions + 4, state, extras
+
+
+class Reckless(Idle):
+    """Idle, with a RecklessActor."""
+
+    def actor(self) -> Actor:
+        return RecklessActor()

@@ -26,7 +26,9 @@ def updates(found: checkpoint.Checkpoint | None) -> int:
 
 
 def test_what_was_saved_comes_back(tmp_path: Path) -> None:
-    found = checkpoint.load(save(tmp_path / "new" / "folder", 5))
+    with pytest.raises(FileNotFoundError):
+        save(tmp_path / "deleted" / "checkpoints", 5)
+    found = checkpoint.load(save(tmp_path / "checkpoints", 5))
     assert found.meta == Meta(version=10, updates=5, sampled=7, return_mean=5.0)
     assert found.learner["step"].shape == ()
     np.testing.assert_array_equal(found.learner["m"], np.arange(5.0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 
@@ -9,7 +10,7 @@ import msgspec
 import pytest
 
 from p2prl.nodes import child as module
-from p2prl.nodes.child import Child, Exited, LogLine
+from p2prl.nodes.child import ONE_THREAD, Child, Exited, LogLine
 from p2prl.nodes.process import ChildEvent
 from tests.conftest import wait_until
 
@@ -32,15 +33,19 @@ class Nothing(msgspec.Struct):
     """A config."""
 
 
-@pytest.fixture
-def flooding(monkeypatch: pytest.MonkeyPatch) -> Iterator[Child]:
+def running(script: str, monkeypatch: pytest.MonkeyPatch, env: dict[str, str] | None = None) -> Child:
     """A child that is this script instead of one of p2prl's processes."""
     real = module.subprocess.Popen
-    monkeypatch.setattr(
-        module.subprocess, "Popen", lambda command, **more: real([sys.executable, "-c", FLOOD], **more)
-    )
-    child = Child("flood", Nothing())
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            module.subprocess, "Popen", lambda command, **more: real([sys.executable, "-c", script], **more)
+        )
+        return Child("script", Nothing(), env)
+
+
+@pytest.fixture
+def flooding(monkeypatch: pytest.MonkeyPatch) -> Iterator[Child]:
+    child = running(FLOOD, monkeypatch)
     yield child
     child.kill()
 
@@ -69,3 +74,38 @@ def test_news_taken_during_a_flood_lose_no_event_and_no_reader(flooding: Child) 
     assert [item.text for item in news if isinstance(item, ChildEvent)] == ["the cause"]
     lines = [item.text for item in news if isinstance(item, LogLine)]
     assert lines[-1] in ("line 19999", "printed 19999")  # both readers lived to the end of the last flood
+
+
+#: Computes in itself, and in a process that it spawns, as environments may.
+COMPUTING = """
+import subprocess, sys
+one = '''
+import numpy, psutil
+square = numpy.ones((1500, 1500), numpy.float32)
+square @ square
+print("threads:", psutil.Process().num_threads(), flush=True)
+'''
+exec(one)
+subprocess.run([sys.executable, "-c", one], check=True)
+import torch
+print("torch:", torch.get_num_threads(), flush=True)
+"""
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or os.cpu_count() == 1,
+    reason="elsewhere a process has other threads too, and one core has no use for two",
+)
+def test_a_player_computes_with_one_thread_whatever_its_parent_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ONE_THREAD:
+        monkeypatch.setenv(name, "2")
+
+    def said(env: dict[str, str] | None) -> list[str]:
+        child = running(COMPUTING, monkeypatch, env)
+        wait_until(lambda: not child.alive, 60.0)
+        news = child.news()
+        child.kill()
+        return [item.text for item in news if isinstance(item, LogLine)]
+
+    assert said(ONE_THREAD) == ["threads: 1", "threads: 1", "torch: 1"]
+    assert said(None) == ["threads: 2", "threads: 2", "torch: 2"], "else this test shows nothing"

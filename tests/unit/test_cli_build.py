@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from p2prl.cli.build import ExperimentFlags, check_installed, effective_experiment, resumed_experiment
@@ -12,12 +13,13 @@ from p2prl.cli.context import node_name
 from p2prl.cli.evaluate import result_lines, result_object
 from p2prl.cli.ls import host_object, host_table
 from p2prl.cli.output import json_line
-from p2prl.config import AgentConfig, EnvConfig, Experiment, ReplayConfig
+from p2prl.config import AgentConfig, EnvConfig, Experiment, ReplayConfig, StopConfig
 from p2prl.core.schema import check_schema
 from p2prl.errors import UsageError
 from p2prl.learn.spaces import agent_schema, env_spec
 from p2prl.net.cards import FoundHost
 from p2prl.nodes.evaluate import EvalResult
+from p2prl.nodes.prepare import prepare
 from p2prl.registry import make_agent, make_env_factory, resolve_agent
 from p2prl.settings import dump_experiment, find_experiment, preset_names
 from tests.unit.cli_samples import HOSTILE
@@ -110,6 +112,13 @@ def test_resume_takes_the_runs_own_experiment(tmp_path: Path) -> None:
     assert resumed_experiment(ExperimentFlags(experiment="cartpole", agent="dqn"), run) == (run, None, saved)
     _, _, found = resumed_experiment(ExperimentFlags(stop_steps=7), tmp_path)
     assert (found.stop.steps, found.agent) == (7, saved.agent)
+    ending = msgspec.structs.replace(saved, stop=StopConfig(steps=9, mean_return=475.0))
+    (run / "experiment.toml").write_text(dump_experiment(ending), encoding="utf-8")
+    assert resumed_experiment(ExperimentFlags(), tmp_path)[2].stop == ending.stop, "not forgotten"
+    _, _, found = resumed_experiment(ExperimentFlags(stop_steps=11), tmp_path)
+    assert found.stop == StopConfig(steps=11, mean_return=475.0)
+    _, _, found = resumed_experiment(ExperimentFlags(no_stop=True, stop_steps=11), tmp_path)
+    assert found.stop == StopConfig(steps=11)
     for flags in (ExperimentFlags(env="chain"), ExperimentFlags(agent="cem")):
         with pytest.raises(UsageError, match="was started with"):
             resumed_experiment(flags, tmp_path)
@@ -189,3 +198,34 @@ def test_a_score_is_told_with_its_spread_and_source(tmp_path: Path) -> None:
     assert (value["mean_low"], value["mean_high"], value["std"]) == (12.5, 27.5, 10.0)
     assert (value["returns"], value["lengths"], value["seeds"]) == ([10.0, 30.0], [10, 30], [5, 6])
     assert value["videos"] == [str(video)]
+
+
+def test_one_episode_has_no_interval() -> None:
+    result = EvalResult("attic", 7, "CartPole-v1", "dqn", [183.0], [183], [5], 183.0, 183.0, 183.0, 0.0)
+    assert result_lines(result)[0] == "return  183.0"
+    value = json.loads(json_line(result_object(result)))
+    assert (value["mean"], value["mean_low"], value["mean_high"]) == (183.0, None, None)
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_setting_that_the_agent_has_not_is_told_with_its_file(tmp_path: Path, resumed: bool) -> None:
+    file = tmp_path / "experiment.toml"
+    file.write_text('[agent]\nname = "cem"\nlearning_rte = 1\n')
+    with pytest.raises(UsageError) as caught:
+        _ = (
+            resumed_experiment(ExperimentFlags(), tmp_path)
+            if resumed
+            else effective_experiment(ExperimentFlags(experiment=str(file)))
+        )
+    assert str(caught.value).startswith(f"{file}: unknown key 'agent.learning_rte'")
+    chosen = effective_experiment(ExperimentFlags(experiment=str(file), agent="es"))
+    assert chosen.agent == AgentConfig("es"), "the settings go with the agent that they were for"
+
+
+@pytest.mark.parametrize(("when_full", "count"), [("wait", 1), ("drop_oldest", 0)])
+def test_a_world_that_does_not_wait_is_warned_of(tmp_path: Path, when_full: str, count: int) -> None:
+    flags = ExperimentFlags(env="realtime", agent="cem", assignments=[f"play.when_full={when_full}"])
+    prepared = prepare(effective_experiment(flags), tmp_path, resume=False)
+    assert len(prepared.warnings) == count
+    assert all("--set play.when_full=drop_oldest" in text for text in prepared.warnings)
+    assert prepared.file.spaces["action"] == "Discrete(2)"

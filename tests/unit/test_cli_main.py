@@ -195,6 +195,17 @@ def test_a_preset_is_printed_as_toml_that_loads(tmp_path: Path) -> None:
     assert find_experiment(str(file)) == find_experiment("cartpole")
 
 
+def test_experiments_prints_a_file_too_and_says_what_is_wrong_with_it(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text("seed = 7\n")
+    done = command("experiments", str(file))
+    assert (done.returncode, "seed = 7" in done.stdout) == (0, True)
+    file.write_text("seed = \n")
+    done = command("experiments", str(file))
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"p2prl: {file} is not TOML")
+
+
 def test_experiments_lists_presets_agents_and_environments() -> None:
     done = command("experiments")
     assert done.returncode == 0, done.stderr

@@ -184,6 +184,8 @@ def put_checkpoint(run: Path, updates: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "meta.json").write_text(f'{{"version": 1, "updates": {updates}, "sampled": 1}}')
     (folder / "DONE").write_text("{}")
+    for name in ("experiment.toml", "run.json"):
+        (run / name).touch()
 
 
 def test_an_errors_text_is_left_to_the_commands_last_line() -> None:
@@ -207,4 +209,11 @@ def test_what_to_do_next_is_said_where_there_is_something_to_go_on_with(tmp_path
     lines = stopped_lines(HostStopped("return", "mean return 500.0", None), started)
     assert lines[0] == "stopped: return (mean return 500.0)"
     assert lines[1].endswith(f"p2prl eval '{tmp_path}/my run'")
+    assert lines[2].endswith(f"p2prl host --resume --results '{tmp_path}/my run' --no-stop"), (
+        "or it ends at once"
+    )
+    (tmp_path / "my run" / "run.json").unlink()
+    assert len(stopped_lines(end, started)) == 1, "somebody deletes the folder: neither command would work"
+    put_checkpoint(tmp_path / "my run", updates=1)
+    lines = stopped_lines(HostStopped("signal", "", None), started)
     assert lines[2].endswith(f"p2prl host --resume --results '{tmp_path}/my run'")

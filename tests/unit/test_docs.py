@@ -30,7 +30,7 @@ _IDS = [str(page.relative_to(ROOT)) for page in PAGES]
 _COMMANDS = typer.main.get_command(app)
 _PATHS = re.compile(r"`((?:p2prl|agents|envs|tests|scripts|docs)/[\w./-]+\w)`")
 #: Flags that the docs mention and that are not ours.
-_FOREIGN_FLAGS = {"--no-deps", "--logdir", "--check", "--fix", "--help"}
+_FOREIGN_FLAGS = {"--no-deps", "--logdir", "--check", "--fix", "--help", "--list", "--quick", "--setup"}
 
 
 # --- links, paths, fences

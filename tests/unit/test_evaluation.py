@@ -15,7 +15,7 @@ from p2prl_envs.chain import make_chain
 from p2prl.display import has_display
 from p2prl.errors import UsageError
 from p2prl.learn.contracts import Array, Explore
-from p2prl.learn.environments import EnvironmentFailed
+from p2prl.learn.environments import EnvironmentFailed, try_environment
 from p2prl.learn.evaluation import Evaluation, episode_seed, evaluate, run_evaluation_seed
 from p2prl.learn.spaces import env_spec
 from p2prl.learn.statistics import bootstrap_interval
@@ -97,7 +97,26 @@ def test_a_reward_that_is_not_finite_is_a_fault_of_the_environment() -> None:
             obs, _, *rest = super().step(action)
             return obs, math.nan, *rest
 
-    with pytest.raises(EnvironmentFailed, match="the reward is nan"):
+    with pytest.raises(EnvironmentFailed, match="step gave the reward nan"):
+        evaluate(lambda: Broken(make()), SPEC, Rightwards(), 2, seed=3)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (
+            lambda obs, *rest: (obs, *rest[1:]),
+            r"step\(\) must give \(observation, reward, terminated, truncated, info\)",
+        ),
+        (lambda obs, *rest: (np.zeros(9), *rest), "step gave what does not fit: could not broadcast"),
+    ],
+)
+def test_an_answer_of_another_form_is_not_called_an_error_that_was_raised(answer: Any, said: str) -> None:
+    class Broken(gym.Wrapper[Any, Any, Any, Any]):
+        def step(self, action: Any) -> Any:
+            return answer(*super().step(action))
+
+    with pytest.raises(EnvironmentFailed, match=said):
         evaluate(lambda: Broken(make()), SPEC, Rightwards(), 2, seed=3)
 
 
@@ -200,3 +219,20 @@ def test_where_a_window_can_open() -> None:
     assert has_display("linux", {"DISPLAY": ":0"})
     assert has_display("linux", {"WAYLAND_DISPLAY": "wayland-0"})
     assert not has_display("linux", {})
+
+
+@pytest.mark.parametrize(("failures", "passes"), [(2, True), (3, False)])
+def test_an_environment_that_fails_now_and_then_is_tried_again(failures: int, passes: bool) -> None:
+    left = iter(range(failures))
+
+    class Shaky(gym.Wrapper[Any, Any, Any, Any]):
+        def step(self, action: Any) -> Any:
+            if next(left, None) is not None:
+                raise OSError("no contact")
+            return super().step(action)
+
+    if passes:
+        assert try_environment(lambda: Shaky(make()), SPEC.id) == SPEC
+    else:
+        with pytest.raises(EnvironmentFailed, match="step raised OSError: no contact"):
+            try_environment(lambda: Shaky(make()), SPEC.id)

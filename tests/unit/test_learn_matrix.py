@@ -9,12 +9,13 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from learn_matrix import judge, pictures, results
-from learn_matrix.kinds import Bar, Criterion, Forced, Host, Limits, Row, Run
+from learn_matrix.kinds import Bar, Criterion, Forced, Host, Limits, Row, Run, Sb3
 from learn_matrix.rows import HOLDS_TO, ROWS, chosen
 from learn_matrix.svg import Line, chart
 
@@ -150,6 +151,14 @@ def test_bars(
     found = judged(bar, runs(*ours), None if peer is None else runs(*peer))
     assert found["ok"] is ok
     assert bool(found["reason"]) is (ok is not True)
+
+
+def test_a_peer_that_never_came_there_needs_more_than_it_had() -> None:
+    peer = Sb3("PPO", "CartPole-v1", steps=1000)
+    one = replace(row(bar=Bar(steps=1.3, seconds=1.0)), peer=peer, limits=Limits(5000, 60))
+    for steps, ok in ((1300, True), (1301, None)):
+        found = judge.result(one, runs(1, steps, 5000), runs(None, None, None), CRITERION, "", "", {})
+        assert found["ok"] is ok, steps
 
 
 def test_like_another_row_means_a_median_that_is_near() -> None:

@@ -107,6 +107,7 @@ def test_an_unknown_environment_names_the_nearest(installed: Path, asked: str, n
     with pytest.raises(UsageError) as caught:
         registry.make_env_factory(asked, {})
     assert nearest in str(caught.value)
+    assert "CartPole-v0" not in str(caught.value), "only the newest version is of use"
     assert "\n" not in str(caught.value)
 
 
@@ -204,6 +205,7 @@ def test_nobody_is_told_to_install_a_guessed_name_from_the_internet() -> None:
     with pytest.raises(MissingPackage, match="no Python module no_such_package_here here") as caught:
         registry.make_env_factory("no_such_package_here:World-v0", {})
     assert "pip install" not in str(caught.value)
+    assert caught.value.exit_code == UsageError.exit_code, "as any other name that is not there"
     with pytest.raises(UsageError, match="is no Python module"):
         registry.make_env_factory("./my-file.py:World-v0", {})
 
@@ -260,6 +262,32 @@ def test_an_agent_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         registry.resolve_agent(f"{path}:Helper")
     with pytest.raises(UsageError, match="there is no file"):
         registry.resolve_agent(f"{tmp_path / 'other.py'}:Mine")
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (
+            "def __init__(self, env): pass",
+            r"an agent is made as Mine\(env, settings\), and its __init__ takes \(env\)",
+        ),
+        ("pass", r"made as Mine\(env, settings\), and its __init__ takes \(\)"),
+        (
+            "def __init__(self, env, settings): env.no",
+            r"Mine cannot be made: AttributeError.* \(mine.py line 10\)",
+        ),
+    ],
+)
+def test_a_constructor_that_breaks_the_contract_is_named(tmp_path: Path, code: str, said: str) -> None:
+    path = tmp_path / "mine.py"
+    parts = "\n".join(f"    def {part}(self): pass" for part in ("fields", "replay", "actor", "learner"))
+    path.write_text(
+        f"import msgspec\nclass Mine:\n    ladder = 1\n{parts}\n"
+        f"    class Settings(msgspec.Struct): pass\n\n    {code}\n"
+    )
+    box = Leaf("box", "float32", (), (0.0,), (1.0,))
+    with pytest.raises(UsageError, match=said):
+        registry.make_agent(registry.resolve_agent(f"{path}:Mine"), EnvSpec("T", box, box), {})
 
 
 def test_a_file_that_cannot_be_imported(tmp_path: Path) -> None:

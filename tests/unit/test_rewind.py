@@ -155,6 +155,7 @@ def test_whatever_was_stored_and_taken(
 def save(run: Path, updates: int, version: int, name: str = "", **more: object) -> Path:
     meta = checkpoint.Meta(version=version, updates=updates, sampled=10 * updates, **more)  # type: ignore[arg-type]
     arrays = {"w": np.full(2, float(updates))}
+    run.mkdir(exist_ok=True)
     return checkpoint.save(run / "checkpoints", meta, arrays, arrays, name=name)
 
 

@@ -17,7 +17,8 @@ from p2prl.errors import P2prlError
 from p2prl.learn.contracts import Array, Explore, Field
 from p2prl.learn.environments import EnvironmentFailed, slot_seed
 from p2prl.learn.evaluation import evaluate
-from p2prl.learn.rollout import ANNEALING_LEVEL, Rollout
+from p2prl.learn.playing import ANNEALING_LEVEL
+from p2prl.learn.rollout import Rollout
 from p2prl.learn.spaces import env_spec, session_schema
 from p2prl.replay.validate import check_bundle
 from p2prl.wire.bundle import encode_bundle

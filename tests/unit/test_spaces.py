@@ -10,7 +10,7 @@ import pytest
 from gymnasium import spaces as gs
 
 from p2prl.core.schema import check_schema
-from p2prl.core.spaces import DictSpace, EnvSpec, Leaf, TupleSpace
+from p2prl.core.spaces import DictSpace, EnvSpec, Leaf, TupleSpace, difference
 from p2prl.errors import UsageError
 from p2prl.learn.contracts import Field
 from p2prl.learn.spaces import action_for_env, env_spec, for_env, join, plain_space, session_schema, split
@@ -253,3 +253,72 @@ def test_a_field_may_not_take_a_reserved_name(name: str) -> None:
         session_schema(spec, {name: Field("float32")}, 8)
     with pytest.raises(UsageError, match="complex64"):
         session_schema(spec, {"fine": Field("complex64")}, 8)
+
+
+BOX = gs.Box(0, 1, (3,))
+
+
+def spec_of(observation: gym.Space[Any] = BOX, action: gym.Space[Any] = BOX, **more: Any) -> EnvSpec:
+    return EnvSpec("Test-v0", plain(observation), plain_space(action, "action", "Test-v0"), **more)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "told"),
+    [
+        (spec_of(gs.Box(0, 1, (4,))), spec_of(), "observation is Box(4,), the host's is Box(3,)"),
+        (
+            spec_of(action=gs.Discrete(3)),
+            spec_of(action=gs.Discrete(2)),
+            "action is Discrete(3), the host's is Discrete(2)",
+        ),
+        (
+            spec_of(action=gs.Discrete(3, start=1)),
+            spec_of(action=gs.Discrete(3)),
+            "action is Discrete(3, start=1), the host's is Discrete(3)",
+        ),
+        (
+            spec_of(gs.Discrete(16)),
+            spec_of(gs.MultiDiscrete([2, 3])),
+            "observation is Discrete(16), the host's is MultiDiscrete([2, 3])",
+        ),
+        (
+            spec_of(gs.MultiDiscrete([2, 2])),
+            spec_of(gs.MultiDiscrete([2, 3])),
+            "observation is MultiDiscrete([2, 2]), the host's is MultiDiscrete([2, 3])",
+        ),
+        (
+            spec_of(gs.Dict(a=BOX, b=gs.MultiBinary(2))),
+            spec_of(gs.Dict(a=BOX, b=gs.MultiBinary(4))),
+            "observation.b is MultiBinary(2,), the host's is MultiBinary(4,)",
+        ),
+        (
+            spec_of(gs.Dict(a=BOX)),
+            spec_of(gs.Tuple([BOX])),
+            "observation is Dict(a: Box(3,)), the host's is Tuple(Box(3,))",
+        ),
+        (
+            spec_of(gs.Box(0, 1, (3,), np.float64)),
+            spec_of(),
+            "observation is Box(3,) of float64, the host's is Box(3,) of float32",
+        ),
+        (
+            spec_of(action=gs.Box(-2, 1, (3,))),
+            spec_of(),
+            "action is Box(3,) from -2 to 1, the host's is Box(3,) from 0 to 1",
+        ),
+        (
+            spec_of(reward_range=(0.0, 1.0)),
+            spec_of(),
+            "reward_range is 0 to 1, the host's is not declared",
+        ),
+        (
+            spec_of(max_episode_steps=20),
+            spec_of(),
+            "the time limit is 20 steps, the host's is none",
+        ),
+        (spec_of(gs.Box(0, 2, (3,))), spec_of(), ""),
+        (spec_of(EVERYTHING, EVERYTHING), spec_of(EVERYTHING, EVERYTHING), ""),
+    ],
+)
+def test_the_first_difference_of_two_environments_is_told(ours: EnvSpec, theirs: EnvSpec, told: str) -> None:
+    assert difference(ours, theirs) == told

@@ -463,3 +463,15 @@ def test_a_grant_holds_the_spool_back_too(tmp_path: Path, network: Network) -> N
     life.shards.inbox.clear()
     life.seconds(3, gone=False)
     assert life.out.outbox.in_window == 2
+
+
+def test_refused_bundles_are_told_with_their_count_not_one_by_one(tmp_path: Path, network: Network) -> None:
+    life = Life(network, member_config(tmp_path / "spool", 10_000))
+    for _ in range(20):
+        life.make(2)
+        life.answered("refused")
+        life.seconds(1, gone=False)
+    assert life.out.books().refused == 40
+    told = [text for level, text in life.said if "refused a bundle" in text]
+    assert len(told) == 2
+    assert told[1] == f"{told[0]} (10 times so far)"

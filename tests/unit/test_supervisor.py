@@ -22,6 +22,12 @@ if sys.argv[1] == "2":
 threading.Event().wait()
 """
 
+#: Comes up, and its agent raises.
+RAISES = """
+print('{"kind": "ready"}')
+print('{"kind": "failed", "text": "it raised", "exit_code": 1, "data": {"fruitless": true}}', flush=True)
+"""
+
 
 class Nothing(msgspec.Struct):
     """A config."""
@@ -98,5 +104,22 @@ def test_one_that_never_comes_up_is_given_up_with_its_cause(
         wait_until(lambda: watched.supervisor.watch() or watched.given_up, 30.0, "given up")
         assert "did not come up" in str(watched.given_up[0])
         assert len(hanging) == 2 + 3
+    finally:
+        watched.end()
+
+
+def test_one_whose_agent_never_makes_an_update_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = child_module.subprocess.Popen
+    monkeypatch.setattr(
+        child_module.subprocess,
+        "Popen",
+        lambda command, **more: real([sys.executable, "-c", RAISES], **more),
+    )
+    monkeypatch.setattr(module, "_BACKOFF_S", 0.01)
+    watched = Watched(starting_s=30.0)
+    try:
+        wait_until(lambda: watched.supervisor.watch() or watched.given_up, 60.0, "given up")
+        assert str(watched.given_up[0]) == "it raised; so it went 5 times in a row, without an update"
+        assert watched.charge.starts == 5
     finally:
         watched.end()

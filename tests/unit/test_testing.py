@@ -237,6 +237,24 @@ def test_weights_or_a_state_that_are_no_numbers_are_named(where: str, said: str)
         check_agent(Broken, CHAIN, SETTINGS)
 
 
+@pytest.mark.parametrize(("first", "when"), [(1, "before any update"), (0, "after 40 updates")])
+def test_weights_of_nan_are_not_taken_for_a_view(first: int, when: str) -> None:
+    class Spoilt(DQNLearner):
+        def weights(self) -> Any:
+            named = dict(super().weights())
+            if first or self._updates:
+                named["q/dense0/weight"] = np.full_like(named["q/dense0/weight"], np.nan)
+            return named
+
+    class Broken(Meddling):
+        learner_type = Spoilt
+
+    with pytest.raises(
+        AssertionError, match=rf"^{when}: weights\(\) are not finite: q/dense0/weight holds nan"
+    ):
+        check_agent(Broken, CHAIN, SETTINGS)
+
+
 class ReturnsAlone:
     """Sees nothing but rewards, and a state that is stored once."""
 
@@ -354,6 +372,19 @@ class Overflowing(Chain):
         return 300, *rest
 
 
+class Old(Chain):
+    """As before Gymnasium."""
+
+    def step(self, action: int) -> Any:
+        obs, reward, terminated, _, info = super().step(action)
+        return obs, reward, terminated, info
+
+
+class Bare(Chain):
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return super().reset(seed=seed)[0]
+
+
 class Restarting(Chain):
     def step(self, action: int) -> Any:
         *rest, info = super().step(action)
@@ -371,6 +402,8 @@ class Restarting(Chain):
         (Modest, "the reward 1.0; its reward_range is 0.0 to 0.5"),
         (Overflowing, "uint8, its space's dtype, cannot hold"),
         (Restarting, "resets itself"),
+        (Old, r"step\(\) must give \(observation, reward, terminated, truncated, info\), gave 4 values"),
+        (Bare, r"reset\(\) must give \(observation, info\), gave one value, of the type int"),
     ],
 )
 def test_each_fault_of_an_environment_is_named(make: Any, said: str) -> None:

@@ -53,9 +53,20 @@ def test_environments_that_fail_often_are_named_with_their_last_words() -> None:
     assert environment_warnings([played(failures=5, steps=5000)]) == []
     assert environment_warnings([played(failures=4, steps=10)]) == []
     assert environment_warnings([played(failures=6, faults=["x: a NaN"])]) == [
-        "desk: environments failed 6 times in 5,000 steps: x: a NaN"
+        "desk: environments failed again and again: x: a NaN"
     ]
     assert environment_warnings([played(failures=6, state="gone")]) == []
+    told = {
+        text
+        for failures in range(6, 7584)
+        for text in environment_warnings(
+            [played(failures=failures, faults=["x: a NaN (1,000 times so far)"])]
+        )
+    }
+    assert told == {
+        f"desk: environments failed {often}: x: a NaN"
+        for often in ("again and again", "10 times and more", "100 times and more", "1,000 times and more")
+    }, "a line that changes each second would be told each second, and with another count than the player's"
 
 
 def test_episodes_that_never_end_are_told() -> None:

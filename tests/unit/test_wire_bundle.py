@@ -17,6 +17,7 @@ from p2prl.core.schema import DTYPE_SIZES, Column, SessionSchema, check_schema
 from p2prl.errors import LocalProtocolError, RemoteProtocolError
 from p2prl.wire.blocks import Array, pack, unpack
 from p2prl.wire.bundle import MAX_SLOTS, decode_bundle, encode_bundle
+from p2prl.wire.columns import CODECS
 from tests.unit.replay_kit import CARTPOLE, make_bundle, play
 
 ZEROS = SessionSchema(
@@ -134,6 +135,15 @@ def test_each_lie_has_its_reason() -> None:
     assert refused(CARTPOLE, change(header, codecs=["raw"] * 4), payload) == "bad_codec"
     assert refused(CARTPOLE, change(header, slots=5), payload) == "bad_codec"
     assert refused(CARTPOLE, change(header, slots=3), payload) == "bad_codec"
+
+
+@pytest.mark.parametrize("claimed", CODECS)
+def test_a_block_that_is_another_codec_than_its_header_says_is_refused(claimed: str) -> None:
+    header, payload = make_bundle(slots=4)
+    for index, codec in enumerate(header.codecs):
+        if codec != claimed:
+            lie = [*header.codecs[:index], claimed, *header.codecs[index + 1 :]]
+            assert refused(CARTPOLE, change(header, codecs=lie), payload) == "bad_codec"
 
 
 def test_bombs_are_refused_before_memory_is_taken() -> None:

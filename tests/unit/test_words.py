@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from p2prl.words import many
+from p2prl.words import Repeats, many
 
 ROOT = Path(__file__).resolve().parents[2] / "p2prl"
 NOUNS = "bundles|players|nodes|shards|sessions|episodes|updates|steps|versions|checkpoints|hosts|machines|slots|ticks"
@@ -46,3 +46,14 @@ def test_it_would_find_one() -> None:
     assert BARE.search('f"{lost} later checkpoints"')
     assert BARE.search('"%s joined with %d players"')
     assert not BARE.search("f\"{many(lost, 'bundle')} dropped\"")
+
+
+def test_a_line_that_comes_again_and_again_is_told_with_its_count() -> None:
+    repeats = Repeats()
+    told = [line for number in range(3602) for text in ("one", "two") if (line := repeats.told(text))]
+    assert len(told) == 2 * 4
+    assert told[:2] == ["one", "two"]
+    assert told[-2:] == ["one (1,000 times so far)", "two (1,000 times so far)"]
+    assert sum(bool(repeats.told(f"line {number}")) for number in range(5000)) == 998, (
+        "they are not kept for ever"
+    )

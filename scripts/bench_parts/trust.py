@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _lan import finish, machine, options, say, table
 
+from bench_parts._lan import finish, machine, options, say, table
 from p2prl.core import messages as m
 from p2prl.core.outbox import Outbox, Send
 from p2prl.core.schema import Column, SessionSchema

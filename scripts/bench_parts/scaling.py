@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from _lan import Watcher, command, finish, machine, options, ready, say, table, workplace
 
+from bench_parts._lan import Watcher, command, finish, machine, options, ready, say, table, workplace
 from tests.kit import Program
 from tests.netns.lab import Lab
 

@@ -13,8 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from _lan import Watcher, command, finish, machine, options, ready, say, table, workplace
-
+from bench_parts._lan import Watcher, command, finish, machine, options, ready, say, table, workplace
 from p2prl.core.episodes import WINDOW
 from tests.netns.lab import Lab
 

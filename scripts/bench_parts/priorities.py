@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from _lan import finish, machine, options, table
 
+from bench_parts._lan import finish, machine, options, table
 from p2prl.core.schema import Column, SessionSchema
 from p2prl.replay.prioritised import PrioritisedStore, priority_bytes
 from p2prl.replay.storage import RingStore

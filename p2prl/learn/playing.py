@@ -1,0 +1,271 @@
+"""What all rollouts share: the actor, the bundle and its layout (core/schema.py), the books on episodes.
+
+How the slots are stepped is left to the kinds: rollout.py one by one, vector_rollout.py all in one environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from p2prl.core.ladder import ladder_level
+from p2prl.core.schema import RESET, SessionSchema
+from p2prl.core.spaces import EnvSpec, Leaf, leaves
+from p2prl.errors import P2prlError
+from p2prl.learn.contracts import Actor, Array, Explore, Tree
+from p2prl.learn.duplicates import DuplicateWatch
+from p2prl.learn.environments import EnvironmentFailed, failure
+from p2prl.learn.space_watch import SpaceWatch
+from p2prl.learn.spaces import join, split
+
+#: What fails so often in a row, without a step in between, is not begun anew once more.
+_FRUITLESS = 3
+#: The level under which an episode of an annealing actor is counted: never the least exploring one's.
+ANNEALING_LEVEL = 0.999
+#: For each leaf of the observation its array `[slots, ...]`, and how to read it out of an observation.
+Rows = list[tuple[Array, Callable[[Any], Any]]]
+#: The slots in which an episode ended or (RESET) began at a tick, with the tick's flag.
+Turned = dict[int, int]
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """The sessions of all slots for the same ticks.
+
+    Attributes:
+        columns: `[T, B, ...]` per column of the schema, in its order; observations `[T+1, B, ...]`, fields with `once`
+            `[1, B, ...]`.
+        steps: ticks that are not RESET, over all slots.
+        episodes: (return, length, ladder level) of each episode that ended in it. Returns are summed in float64, over
+            bundles too.
+    """
+
+    columns: dict[str, Array]
+    steps: int
+    episodes: list[tuple[float, int, float]]
+
+
+class Playing:
+    """B slots of one environment, one actor. A kind of it makes the environments; call `close` at the end.
+
+    Attributes:
+        explore: what `act` is given; it draws from `SeedSequence(seed)`.
+        warnings: one line each, about slots that play alike (duplicates.py) and about what lies outside the declared
+            spaces and reward range (space_watch.py); none is said twice.
+        failures: how often an environment failed and was replaced.
+        failure: one line about the last time, or an empty string.
+    """
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        schema: SessionSchema,
+        actor: Actor,
+        *,
+        slots: int,
+        ladder: int,
+        rank: int,
+        seed: int,
+        together: bool,
+    ) -> None:
+        """`together`: one observation is of all slots, `[slots, ...]` per leaf."""
+        self.explore = Explore(
+            rng=np.random.default_rng(np.random.SeedSequence(seed)),
+            level=np.array([ladder_level(rank * slots + slot, ladder) for slot in range(slots)]),
+        )
+        self._spec, self._schema, self._actor, self._slots = spec, schema, actor, slots
+        self._seed = seed
+        self.failures, self.failure, self.warnings = 0, "", list[str]()
+        self._envs: list[Any] = []
+        #: Failures of each environment since its last whole step.
+        self._fruitless: list[int] = []
+        self._watch, self._spaces = DuplicateWatch(spec.id, slots), SpaceWatch(spec, together)
+        self._writers = self._spaces.writers
+        self._fields = _field_names(spec, schema)
+        self._once = {column.name for column in schema.columns if column.once}
+        self._layout = _layout(spec, schema, slots)
+        #: An observation is one array.
+        self._plain = isinstance(spec.observation, Leaf)
+        #: Which leaves of an observation may not be finite.
+        self._floats = [at for at, (name, _) in enumerate(self._writers) if self._is_float(name)]
+        self._state = actor.start(slots)
+        #: the rows put back when an episode begins; a copy, because actors may work in place
+        self._start = {name: rows.copy() for name, rows in self._state.items()}
+        #: Slots whose episode is over: at the next tick another one begins.
+        self._over: set[int] = set()
+        #: True where the episode began while the actor still explored more than it will in the end.
+        self._annealing = [annealing(actor)] * slots
+        #: Of the episodes under way: only whole ticks are in them.
+        self._returns, self._lengths = np.zeros(slots), np.zeros(slots, np.int64)
+        #: The first observation of the next bundle, `[slots, ...]` per leaf.
+        self._first = {
+            name: np.empty((slots, *leaf.shape), leaf.dtype) for name, leaf in leaves(spec.observation, "obs")
+        }
+
+    def _is_float(self, name: str) -> bool:
+        return np.dtype(self._layout[name][1]).kind == "f"
+
+    def collect(self, after_tick: Callable[[], None] | None = None) -> Bundle:
+        """Play T ticks in every slot.
+
+        Args:
+            after_tick: called after each tick, for work that goes on beside play. It must not raise.
+
+        Raises:
+            EnvironmentFailed: an environment fails again and again; the rollout cannot go on.
+        """
+        columns = {name: np.empty(shape, dtype) for name, (shape, dtype) in self._layout.items()}
+        columns["flags"][:] = 0
+        for name, row in self._first.items():
+            columns[name][0] = row
+        episodes: list[tuple[float, int, float]] = []
+        seen = self._rows(0, columns)
+        for tick in range(self._schema.ticks):
+            seen = self._tick(tick, seen, columns, episodes)
+            if after_tick is not None:
+                after_tick()
+        self._first = {name: columns[name][-1].copy() for name, _ in self._writers}
+        self._look_at(columns)
+        resets = int(np.count_nonzero(columns["flags"] & RESET))
+        stored = {column.name: columns[column.name] for column in self._schema.columns}
+        return Bundle(stored, self._schema.ticks * self._slots - resets, episodes)
+
+    def close(self) -> None:
+        """Close the environments; may be called twice."""
+        for env in self._envs:
+            env.close()
+        self._envs = []
+
+    def _look_at(self, columns: dict[str, Array]) -> None:
+        if not self._watch.done:
+            self._watch.see(columns, [name for name, _ in self._writers])
+        self._spaces.see(columns)
+        for text in (self._watch.warning, *self._spaces.warnings):
+            if text and text not in self.warnings:
+                self.warnings.append(text)
+
+    def _rows(self, row: int, columns: dict[str, Array]) -> Rows:
+        return [(columns[name][row], read) for name, read in self._writers]
+
+    def _tick(
+        self, tick: int, seen: Rows, columns: dict[str, Array], episodes: list[tuple[float, int, float]]
+    ) -> Rows:
+        """Act on what is `seen` in all slots, and step them; what is seen then."""
+        obs = self._tree(seen)
+        actions, self._state, extras = self._actor.act(obs, self._state, self.explore)
+        for name, values in split(self._spec.action, "action", actions).items():
+            columns[name][tick] = values
+        if extras.keys() != self._fields:
+            raise P2prlError(
+                f"the agent's act gave the fields {sorted(extras)}; fields() says {sorted(self._fields)}"
+            )
+        for name, values in extras.items():
+            if tick == 0 or name not in self._once:
+                columns[name][tick] = values
+        rows = self._rows(tick + 1, columns)
+        earned, turned = self._step(actions, rows)
+        columns["reward"][tick] = earned
+        self._returns += earned
+        self._lengths += 1
+        if turned:
+            flags = columns["flags"][tick]
+            for slot, flag in turned.items():
+                flags[slot] = flag
+                self._turn(slot, flag, episodes)
+        return rows
+
+    def _tree(self, rows: Rows) -> Tree:
+        if self._plain:
+            return rows[0][0]
+        named = {name: values for (name, _), (values, _) in zip(self._writers, rows, strict=True)}
+        return join(self._spec.observation, "obs", named)
+
+    def _step(self, actions: Tree, rows: Rows) -> tuple[Array, Turned]:
+        """Step each slot, or reset it where its episode is over (`_over`), and put what is observed into `rows`.
+
+        Returns:
+            The rewards, float64 `[slots]`, 0 in a RESET, and the slots that turned. A slot in which a new environment
+            was begun has turned to RESET.
+        """
+        raise NotImplementedError
+
+    def _all_finite(self, rows: Rows, leaf: int) -> bool:
+        # The cheapest way to ask: half of what `.all()` costs.
+        return b"\0" not in np.isfinite(rows[leaf][0]).tobytes()
+
+    def _replace(self, at: int, failed: EnvironmentFailed, begin: Callable[[], None]) -> None:
+        """Another environment in the place of one that failed.
+
+        Args:
+            at: which of `_envs`.
+            begin: makes it, and takes its first observation.
+
+        Raises:
+            EnvironmentFailed: that leads nowhere.
+        """
+        while True:
+            self.failures += 1
+            self.failure = str(failed)
+            self._fruitless[at] += 1
+            if self._fruitless[at] > _FRUITLESS:
+                raise failed
+            with contextlib.suppress(Exception):  # it is broken: what it says on closing is no news
+                self._envs[at].close()
+            try:
+                begin()
+            except EnvironmentFailed as error:
+                failed = error
+            except P2prlError:
+                raise
+            except Exception as error:  # noqa: BLE001 - an environment may raise anything
+                failed = failure(self._spec.id, failed.slot, "reset", error)
+            else:
+                return
+
+    def _turn(self, slot: int, flag: int, episodes: list[tuple[float, int, float]]) -> None:
+        """An episode of this slot ended, or (RESET) the next one began."""
+        if flag == RESET:
+            self._over.discard(slot)
+            for name, rows in self._state.items():
+                rows[slot] = self._start[name][slot]
+            self._annealing[slot] = annealing(self._actor)
+        else:
+            self._over.add(slot)
+            level = float(self.explore.level[slot])
+            if self._annealing[slot]:
+                level = max(level, ANNEALING_LEVEL)
+            episodes.append((float(self._returns[slot]), int(self._lengths[slot]), level))
+        # What an episode that broke off would have come to nobody knows: it counts for nothing.
+        self._returns[slot] = self._lengths[slot] = 0
+
+
+def annealing(actor: Actor) -> bool:
+    """True while an actor explores more than it will in the end; actors without the attribute never do."""
+    return bool(getattr(actor, "annealing", False))
+
+
+def _layout(spec: EnvSpec, schema: SessionSchema, slots: int) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Shape and dtype of each array that a bundle is played in.
+
+    Observations and actions are among them whether the schema has them or not: the actor and the watch need them.
+    """
+    layout: dict[str, tuple[tuple[int, ...], str]] = {}
+    for prefix, space, rows in (
+        ("obs", spec.observation, schema.ticks + 1),
+        ("action", spec.action, schema.ticks),
+    ):
+        for name, leaf in leaves(space, prefix):
+            layout[name] = ((rows, slots, *leaf.shape), leaf.dtype)
+    for column in schema.columns:
+        layout[column.name] = ((schema.rows(column), slots, *column.shape), column.dtype)
+    return layout
+
+
+def _field_names(spec: EnvSpec, schema: SessionSchema) -> set[str]:
+    """The columns that only the agent fills; one left out would carry uninitialised memory to the host."""
+    ours = {name for name, _ in (*leaves(spec.observation, "obs"), *leaves(spec.action, "action"))}
+    return {column.name for column in schema.columns} - ours - {"reward", "flags"}

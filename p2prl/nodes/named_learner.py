@@ -1,0 +1,74 @@
+"""An agent's learner in the trainer: what it raises is told as the agent's, in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from p2prl.blame import raised
+from p2prl.errors import AgentRaised, MissingPackage, P2prlError
+from p2prl.learn.contracts import Agent, Array, Batch, Learner, Update, Weights
+
+T = TypeVar("T")
+
+
+class NamedLearner:
+    """The learner itself, but for its errors.
+
+    Args:
+        agent: the agent's name, for people.
+
+    Raises:
+        AgentRaised: from each method, for whatever the learner raised.
+    """
+
+    def __init__(self, learner: Learner, agent: str) -> None:
+        self._learner, self._agent = learner, agent
+        self._updated = False
+
+    def update(self, batch: Batch) -> Update:
+        """One update."""
+        update = self._guarded("update", lambda: self._learner.update(batch))
+        self._updated = True
+        return update
+
+    def weights(self) -> Weights:
+        """What actors need."""
+        return self._guarded("weights", self._learner.weights)
+
+    def save(self) -> Mapping[str, Array]:
+        """Its state."""
+        return self._guarded("save", self._learner.save)
+
+    def load(self, state: Mapping[str, Array]) -> None:
+        """Take a state back."""
+        self._guarded("load", lambda: self._learner.load(state))
+
+    def _guarded(self, where: str, work: Callable[[], T]) -> T:
+        try:
+            return work()
+        except P2prlError:
+            raise
+        except Exception as error:
+            text = f"{self._agent}: its learner's {where} raised {raised(error)}"
+            raise AgentRaised(text, fruitless=not self._updated) from error
+
+
+def make_learner(agent: Agent, name: str, device: str, seed: int) -> NamedLearner:
+    """The agent's learner; `name` is the agent's, for people.
+
+    Raises:
+        MissingPackage: it needs torch, or another module, that is not installed.
+        AgentRaised: it raised.
+    """
+    try:
+        learner = agent.learner(device, seed)
+    except ModuleNotFoundError as error:
+        raise MissingPackage(
+            f"training {name} needs {error.name}: pip install 'p2prl[train]'", "p2prl[train]"
+        ) from error
+    except P2prlError:
+        raise
+    except Exception as error:
+        raise AgentRaised(f"{name}: its learner cannot be made: {raised(error)}") from error
+    return NamedLearner(learner, name)
