@@ -28,14 +28,18 @@ from p2prl.learn.contracts import (
     State,
     Tree,
     Weights,
+    weights_tolerance,
 )
 from p2prl.learn.environments import WrongAnswer, check_reset, check_step
 from p2prl.learn.finite import not_finite
+from p2prl.learn.rounded import apart_when_rounded
 from p2prl.learn.spaces import action_for_env, agent_schema, env_spec, join, split
 from p2prl.registry import make_agent
 from p2prl.replay.params import ReplayKind
 
 _SLOTS = 3
+#: Rows and ticks over which acting with rounded weights is compared.
+_ROWS, _TICKS = 256, 5
 _KINDS = get_args(ReplayKind)
 
 
@@ -47,7 +51,8 @@ def check_agent(
     Checked: fields and schema; actions on all slots, inside the space, of the right shapes; greedy play repeats itself;
     observations and weights are left alone; `updates` updates run on random data, with priorities that can be used if
     the replay is prioritised; new weights load; weights stay finite, and a saved state holds no NaN; what the learner
-    saved it takes back exactly, and goes on from there alike.
+    saved it takes back exactly, and goes on from there alike; weights that were rounded to 16 bits, if the agent allows
+    it, act as exact ones do, up to its `weights_tolerance`.
 
     Raises:
         AssertionError: what is wrong, in one line.
@@ -69,6 +74,7 @@ def check_agent(
     _check_actor(agent, env, learner.weights())
     batches = _batches(agent, env, updates)
     _check_learner(agent, env, learner, batches)
+    _check_tolerance(agent, env, learner.weights(), weights_tolerance(agent_cls))
 
 
 def check_env(make_env: Callable[[], gym.Env[Any, Any]], steps: int = 300) -> None:
@@ -247,6 +253,20 @@ def _check_learner(agent: Agent, env: EnvSpec, learner: Learner, batches: list[d
     for one in (learner, other):
         one.update(batches[0])
     _alike(learner.weights(), other.weights(), "one update after load() gives different")
+
+
+def _check_tolerance(agent: Agent, env: EnvSpec, weights: Weights, tolerance: float) -> None:
+    """Rounded as for the wire, trained weights act as exact ones do, on random observations."""
+    assert 0.0 <= tolerance < 1.0, f"weights_tolerance is {tolerance}; it must be 0 or more, and below 1"
+    if not tolerance:
+        return
+    rng = np.random.default_rng(6)
+    columns = (sample_columns(env.observation, "obs", (_ROWS,), rng) for _ in range(_TICKS))
+    ticks = (join(env.observation, "obs", values) for values in columns)
+    for name, far in apart_when_rounded(agent, env, weights, ticks, _ROWS).items():
+        assert far <= tolerance, (
+            f"with weights rounded to 16 bits, {name} differs by {far:.3g}; weights_tolerance is {tolerance}"
+        )
 
 
 def _check_finite(learner: Learner, when: str) -> None:

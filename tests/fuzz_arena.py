@@ -476,7 +476,7 @@ class Arena:
         if target.name.startswith("sample"):
             return [*fuzz_kit.seeds(m.SampleMessage, rng), [frames.encode(m.SampleAsk(ask=1, count=2**40))]]
         weights = frames.encode(
-            m.WeightsHeader(run_id=self.run.run_id, version=FAKE_VERSION, codec="lz4-named", size_bytes=3)
+            m.WeightsHeader(run_id=self.run.run_id, version=FAKE_VERSION, codec=m.WEIGHTS_CODEC, size_bytes=3)
         )
         if target.name == "publish":
             return [[weights, b"abc"], [weights], [weights, bytes(10_000)]]

@@ -116,6 +116,7 @@ class DQN:
 
     Settings: ClassVar[type[msgspec.Struct]] = DQNSettings
     ladder: ClassVar[int] = 2
+    weights_tolerance: ClassVar[float] = 0.02
 
     def __init__(self, env: EnvSpec, settings: DQNSettings) -> None:
         """Raises UsageError unless the action is one Discrete, and for settings that contradict each other."""

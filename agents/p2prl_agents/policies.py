@@ -122,6 +122,7 @@ class PolicyAgent:
     """What an agent with a policy and a critic is, but for its learner: networks, fields, actor, queue."""
 
     ladder: ClassVar[int] = 1
+    weights_tolerance: ClassVar[float] = 0.01
 
     def __init__(
         self, env: EnvSpec, name: str, settings: NetworkSettings, ticks: int, apart: bool = False

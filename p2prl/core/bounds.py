@@ -43,6 +43,10 @@ def checked_hello(hello: Hello) -> Hello:
         raise RemoteProtocolError("malformed", f"{hello.evaluators} of {hello.players} players evaluate")
     if not 0 <= hello.slots <= MAX_SLOTS:
         raise RemoteProtocolError("malformed", f"{hello.slots} environments in one player")
+    if len(hello.weights_codecs) > _MAX_REASONS or any(
+        len(name) > _MAX_ID_CHARS for name in hello.weights_codecs
+    ):
+        raise RemoteProtocolError("malformed", "too many or too long names of formats")
     ranks = {seat.rank for seat in hello.seats}
     possible = all(0 <= seat.rank < MAX_RANK and 0 <= seat.seed < MAX_SEED for seat in hello.seats)
     return msgspec.structs.replace(

@@ -18,6 +18,9 @@ from p2prl.core.spaces import EnvSpec
 
 PROTOCOL = 2
 
+#: The format of weights that this p2prl sends, and the only one that it reads (wire/weights.py).
+WEIGHTS_CODEC = "keyframes"
+
 #: Most samples that one SampleAsk may ask for.
 MAX_SAMPLE_COUNT = 100_000
 
@@ -266,9 +269,11 @@ class WeightsHeader(Message, frozen=True, kw_only=True, tag="weights"):
 
     Attributes:
         version: of these weights; grows with each publication and never goes back within a run.
-        codec: names the payload's format, `lz4-named`.
+        codec: names the payload's format, `keyframes`.
         size_bytes: the payload's length.
         candidate: the trainer keeps the state behind this version until it is evaluated.
+        keyframe: the version of the keyframe that the payload is, has in it, or needs.
+        whole: false if the payload is a change alone: only who has that keyframe can read it.
     """
 
     run_id: str
@@ -277,6 +282,8 @@ class WeightsHeader(Message, frozen=True, kw_only=True, tag="weights"):
     size_bytes: int
     updates: int = 0
     candidate: bool = False
+    keyframe: int = -1
+    whole: bool = True
 
 
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
@@ -332,6 +339,7 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
         slots: environments of each of its players; 0 for as many as the run says.
         continues: the boot that began the books that go on in this boot's, because its spool was found; empty for none.
         evaluators: how many of its players take evaluation jobs.
+        weights_codecs: formats of weights that it reads.
     """
 
     protocol: int
@@ -348,6 +356,7 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
     slots: int = 0
     continues: str = ""
     evaluators: int = 0
+    weights_codecs: tuple[str, ...] = (WEIGHTS_CODEC,)
 
 
 class Heartbeat(Message, frozen=True, kw_only=True, tag="heartbeat"):
@@ -488,9 +497,11 @@ class WeightsAsk(Message, frozen=True, kw_only=True, tag="weights_ask"):
 
     Attributes:
         have: the version that the sender has; -1 for none.
+        keyframe: the version of the keyframe that it has; a change on that one will do. Else they come whole.
     """
 
     have: int = -1
+    keyframe: int = -1
 
 
 class StatusAsk(Message, frozen=True, kw_only=True, tag="status_ask"):

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+#: A link that takes longer for as much is not waited for.
+_SLOW_BYTES_PER_S = 250_000
+_MOST_S = 60.0
+
 
 @dataclass
 class _Player:
@@ -18,32 +22,44 @@ class WeightSync:
 
     Invariant: within a run, `version` never goes back, for the member and for each player.
 
+    What a slow link still carries must not be asked for as well: it would then carry twice as much. So the member waits
+    as long as the weights need on such a link, longer after each time that it asked in vain, and anew after each that
+    came, be they the current ones or not.
+
     Args:
-        pull_after_s: how long the broker may be ahead before the member asks for what it missed.
+        pull_after_s: how long the broker may be ahead before the member asks for what it missed; longer if the weights
+            are large.
     """
 
     def __init__(self, pull_after_s: float = 1.0) -> None:
-        self._pull_after_s = pull_after_s
+        self._pull_after_s = self._wait_s = pull_after_s
         self.version = -1
         #: The newest version that the broker spoke of.
         self.current = -1
         self._behind_since: float | None = None
+        self._asked_at = -1e9
         self._players: dict[int, _Player] = {}
 
-    def arrived(self, version: int) -> bool:
+    def arrived(self, version: int, size_bytes: int = 0) -> bool:
         """Weights came, by broadcast or by pull. True if they are new: keep them."""
         self.current = max(self.current, version)
         if version <= self.version:
             return False
         self.version = version
-        if version >= self.current:
-            self._behind_since = None
+        self._behind_since = None  # if there are newer ones, they may be on their way
+        self._wait_s = max(self._pull_after_s, size_bytes / _SLOW_BYTES_PER_S)
         return True
+
+    def useless(self, version: int, now: float) -> None:
+        """What changed since weights that are not here: those were missed, and are to be asked for at once."""
+        self.current = max(self.current, version)
+        self._behind_since = now - self._wait_s
 
     def reset(self) -> None:
         """Another run began: versions start anew."""
         self.version = self.current = -1
         self._behind_since = None
+        self._wait_s, self._asked_at = self._pull_after_s, -1e9
         self._players.clear()
 
     def heard(self, current: int, now: float) -> None:
@@ -54,12 +70,12 @@ class WeightSync:
 
     def wants_pull(self, now: float) -> bool:
         """True if a broadcast was missed for so long that it should be asked for; then not again for a while."""
-        if self._behind_since is None or now - self._behind_since < self._pull_after_s:
-            return False
         if self.version >= self.current:
             self._behind_since = None
+        if self._behind_since is None or now - max(self._behind_since, self._asked_at) < self._wait_s:
             return False
-        self._behind_since = now
+        self._asked_at = now
+        self._wait_s = min(2 * self._wait_s, max(_MOST_S, self._wait_s))
         return True
 
     def player_joined(self, player: int) -> None:

@@ -164,6 +164,10 @@ class Agent(Protocol):
         Settings: a frozen msgspec.Struct with a default for each setting; `--set agent.NAME=VALUE` fills it.
         ladder: rungs of the exploration ladder; 1 if all slots explore alike.
         accelerated: may be left out; False says that the learner computes in numpy, so that nobody looks for a GPU.
+        weights_tolerance: may be left out, or 0.0: actors need the learner's weights exactly. Above 0, layers may reach
+            actors rounded to float16 (float32 arrays of two and more axes; all others stay exact), and what `act` gives
+            then differs from what exact weights give by no more than this: floats relative to 1 + their size, discrete
+            choices by the share that are others.
     """
 
     Settings: ClassVar[type[msgspec.Struct]]
@@ -183,3 +187,8 @@ class Agent(Protocol):
 
     def learner(self, device: str, seed: int) -> Learner:
         """A new learner on `device`, its parameters drawn from `seed`."""
+
+
+def weights_tolerance(cls: type[Agent]) -> float:
+    """`cls.weights_tolerance`; 0.0, exact weights alone, if the class has none."""
+    return float(getattr(cls, "weights_tolerance", 0.0))

@@ -82,16 +82,16 @@ class BestKeeper:
         """
         return self._wanted and (self._changed or self._candidate is not None)
 
-    def published(self, now: float, snapshot: Callable[[], Snapshot] | None, changed: bool) -> None:
+    def published(self, now: float, snapshot: Snapshot | None, changed: bool) -> None:
         """A version was published.
 
         Args:
-            snapshot: takes the state behind it, if it is a candidate.
+            snapshot: a copy of the state behind it, if it is a candidate.
             changed: its weights are other than those of the version before.
         """
         self._changed = self._changed or changed
         if snapshot is not None:
-            self._candidate, self._offered_at = snapshot().copy(), now
+            self._candidate, self._offered_at = snapshot, now
             self._wanted = self._changed = False
 
     # --- what is heard

@@ -36,6 +36,7 @@ from p2prl.nodes.process import emit, run_child
 from p2prl.nodes.shard_desk import ShardDesk
 from p2prl.nodes.status import StatusView, bounded_status, build_status
 from p2prl.nodes.trainer_watch import TrainerWatch
+from p2prl.nodes.upgrade import codec_refusal
 from p2prl.nodes.weights_desk import PUBLISH, WeightsDesk, current
 from p2prl.nodes.wiring import BrokerConfig
 from p2prl.wire import frames
@@ -215,6 +216,9 @@ class Broker:
             warn_about_protocol(hello.name, hello.protocol, hello.version)
             self.refuse(received.user, "protocol")
             self.answer(received, protocol_refusal(hello.protocol, hello.version))
+        elif m.WEIGHTS_CODEC not in hello.weights_codecs:
+            self.refuse(received.user, "protocol")
+            self.answer(received, codec_refusal(hello.name, hello.version))
         elif hello.role == "member":
             self._hello_member(received, checked_hello(hello))
         elif hello.role == "shard":
@@ -365,7 +369,7 @@ class Broker:
             self.regrant()
 
     def _weights_ask(self, received: Received, ask: m.WeightsAsk) -> None:
-        newer = self.weights.newer_than(ask.have)
+        newer = self.weights.newer_than(ask.have, ask.keyframe)
         if newer:
             self.control.send(newer, received.peer)
 

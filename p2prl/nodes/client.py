@@ -24,6 +24,7 @@ from p2prl.net.sockets import Frame, Limits, Network
 from p2prl.nodes.identity import check_identity, check_standing
 from p2prl.nodes.locate import Located, Search, ask_card
 from p2prl.nodes.own_host import is_own, own_host
+from p2prl.nodes.upgrade import check_codec
 from p2prl.settings import nearest
 from p2prl.wire import frames
 
@@ -86,6 +87,7 @@ class Client:
 
         Raises:
             P2prlError: there are none yet.
+            UpgradeNeeded: this p2prl cannot read them.
             NoHostFound: the broker does not answer.
         """
         pause = threading.Event()
@@ -99,6 +101,7 @@ class Client:
             )
         self._send(m.WeightsAsk())
         header, bulk = self._expect(m.WeightsHeader)
+        check_codec(header, self.located.card.version)
         return header, bulk[0]
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from p2prl.core.bounds import checked_result
 from p2prl.core.evaluations import Evaluations
 from p2prl.core.jobs import Abandoned, Finished, HandOut, TakeBack
 from p2prl.errors import RemoteProtocolError
+from p2prl.net.sockets import Frame
 from p2prl.wire import frames
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class EvalDesk:
         )
         #: Steps of play before this broker: they earn no share, for what they were spent on is not known any more.
         self._steps_before = broker.desk.steps
-        self._candidate: tuple[bytes, bytes] | None = None
+        self._candidate: list[Frame] | None = None
 
     # --- what can be seen
 
@@ -71,8 +72,8 @@ class EvalDesk:
 
     # --- events
 
-    def offered(self, header: m.WeightsHeader, parts: tuple[bytes, bytes]) -> None:
-        """The trainer published a candidate."""
+    def offered(self, header: m.WeightsHeader, parts: list[Frame]) -> None:
+        """The trainer published a candidate; `parts` are its header and payload, whole."""
         if self.evaluations.offered(header.version, self._broker.loop.now(), self._steps):
             self._candidate = parts
 
@@ -136,7 +137,7 @@ class EvalDesk:
         )
         self._send(effect.key, [frames.encode(message), *self._candidate])
 
-    def _send(self, key: str, parts: list[bytes]) -> None:
+    def _send(self, key: str, parts: list[Frame]) -> None:
         """What is lost with a connection is seen in the next heartbeats."""
         peer = self._broker.members.peers.get(key)
         if peer is not None:

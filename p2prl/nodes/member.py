@@ -18,13 +18,12 @@ from p2prl.errors import (
     NoHostFound,
     NotAdmitted,
     P2prlError,
-    RemoteProtocolError,
     UpgradeNeeded,
 )
 from p2prl.net.addresses import endpoint
 from p2prl.net.keys import KeyPair
 from p2prl.net.loop import Loop
-from p2prl.net.sockets import Frame, Limits, Network, Socket
+from p2prl.net.sockets import Frame, Network
 from p2prl.nodes.control import ControlLine
 from p2prl.nodes.locate import Located, remember
 from p2prl.nodes.lookout import Lookout
@@ -33,15 +32,12 @@ from p2prl.nodes.players import Players
 from p2prl.nodes.process import emit, run_child
 from p2prl.nodes.report import Joined, Left, MemberReporter, MemberStatus
 from p2prl.nodes.volunteer import Volunteer
+from p2prl.nodes.weights_feed import WeightsFeed
 from p2prl.nodes.wiring import MemberConfig, PlayerConfig
-from p2prl.wire import frames
 from p2prl.words import many
 
 log = logging.getLogger("p2prl")
 
-#: Only the newest is used, so few would do. But libzmq (4.3.5, issues 3937, 4364, 4767) aborts the process if a
-#: connection ends while its queue is full and a heartbeat is due: as of a machine that slept. So they must not fill.
-_WEIGHTS_LIMITS = Limits(message_bytes=512_000_000, send_messages=1, receive_messages=2_000)
 #: Said again after 10, 20, 40 ... s: a host may be away for a night.
 _AWAY_SAY_S, _AWAY_SAY_MAX_S = 10.0, 600.0
 _PAUSED_AFTER_S = 2.0
@@ -61,7 +57,6 @@ class Member:
         self.loop = loop
         self.reporter = reporter
         self.welcome: m.Welcome | None = None
-        self._subscription: tuple[int, Socket] | None = None
         self._rate, self.steps_per_s = (loop.now(), 0), 0.0
         #: When a player last moved; None before the first time.
         self._moved_at: float | None = None
@@ -86,7 +81,8 @@ class Member:
             lambda said, faulty: self.volunteer.evaluated(said, faulty),
             reporter.log,
         )
-        self.volunteer = Volunteer(self.players, lambda message: self.control.send(message))
+        self.feed = WeightsFeed(loop, self.network, self.players, self._say, reporter.log, self._fail)
+        self.volunteer = Volunteer(self.players, self._say)
         self.outgoing = Outgoing(
             config,
             loop,
@@ -106,6 +102,10 @@ class Member:
             self._on_refusal,
         )
         loop.every(1.0, self._each_second)
+
+    def _say(self, message: m.Message) -> None:
+        """To the broker; it may be lost with a connection."""
+        self.control.send(message)
 
     # --- from here on in the order of a run: hello, welcome, bundles, receipts, goodbye
 
@@ -140,7 +140,7 @@ class Member:
         elif isinstance(message, m.ShardList):
             self.outgoing.shards(message.term, message.shards)
         elif isinstance(message, m.WeightsHeader):
-            self._on_weights(message, bulk)
+            self.feed.came(message, bulk)
         elif isinstance(message, m.EvalJob):
             self.volunteer.job(message, bulk)
         elif isinstance(message, m.EvalDrop):
@@ -153,7 +153,7 @@ class Member:
         if known is not None and known.run.run_id != welcome.run.run_id:
             self._forget_run()
             return
-        self.welcome = welcome
+        self.welcome = self.feed.welcome = welcome
         if known is None:
             self.outgoing.begin(welcome.run)
             self._rate = (self.loop.now(), self.outgoing.steps)
@@ -166,12 +166,12 @@ class Member:
             self.reporter.log("warning", "host", text)
         self._seats = welcome.seats
         self.players.sync.heard(welcome.weights_version, self.loop.now())
-        self._subscribe(welcome.weights_port)
+        self.feed.subscribe(self.config)
         self.outgoing.shards(welcome.term, welcome.shards)
         self.outgoing.granted(welcome.grant_ticks)
         self.players.seat(welcome.seats)
         if len(bulk) == 2:
-            self._on_weights_frames(bulk)
+            self.feed.frames_came(bulk)
         if self._joined_term != welcome.term:
             self._joined_term = welcome.term
             if not self.config.own:
@@ -194,14 +194,13 @@ class Member:
     def _forget_run(self) -> None:
         """The host began another run: what was played for the old one is of no use to it. Introduce ourselves anew."""
         self.volunteer.forget()
-        self.players.stop()
+        self.players.forget_run()
         kept, lost = self.outgoing.forget_run()
         text = f"the host began another run; dropped {many(lost, 'bundle')} of the old one"
         if kept:
             text += f", {kept} are kept in the spool in case that it comes back"
         self.reporter.log("warning", "member", text)
-        self.players.sync.reset()
-        self.welcome = self._joined_term = self._moved_at = None
+        self.welcome = self.feed.welcome = self._joined_term = self._moved_at = None
         self._rate = (self.loop.now(), 0)
         self._seats = []
         self.control.hello_again()
@@ -220,40 +219,6 @@ class Member:
             keys=keys,
             server_key=server_key,
         )
-
-    # --- weights
-
-    def _subscribe(self, port: int) -> None:
-        if self._subscription is not None:
-            if self._subscription[0] == port:
-                return
-            self.loop.forget(self._subscription[1])
-            self._subscription[1].close()
-        config = self.config
-        socket = self.network.client(
-            "sub", endpoint(config.host, port), config.keys, config.server_key, _WEIGHTS_LIMITS
-        )
-        self._subscription = (port, socket)
-        self.loop.on_readable(socket, self._on_broadcast)
-
-    def _on_broadcast(self) -> None:
-        assert self._subscription is not None
-        while (received := self._subscription[1].receive()) is not None:
-            self._on_weights_frames(received.frames)
-
-    def _on_weights_frames(self, parts: list[Frame]) -> None:
-        try:
-            header = frames.decode_weights_header(parts[0])
-        except RemoteProtocolError as error:
-            # Of a newer host, perhaps: what is missed shows as a lag, and the pull asks again.
-            self.reporter.log("warning", "host", f"sent weights that cannot be read: {error.reason}")
-            return
-        self._on_weights(header, parts[1:])
-
-    def _on_weights(self, header: m.WeightsHeader, bulk: list[Frame]) -> None:
-        if self.welcome is None or header.run_id != self.welcome.run.run_id or len(bulk) != 1:
-            return
-        self.players.weights(header.version, [frames.encode(header), bulk[0]])
 
     # --- bundles
 
@@ -280,8 +245,7 @@ class Member:
         if self.welcome is not None and self.control.welcomed:
             self._heartbeat()
             self.outgoing.noted()
-            if self.players.sync.wants_pull(now):
-                self.control.send(m.WeightsAsk(have=self.players.sync.version))
+            self.feed.look(now)
         self._watch_host(now)
         self.reporter.status(self._status())
 
@@ -372,10 +336,7 @@ class Member:
         self.config = msgspec.structs.replace(config, host=found.address, base_port=found.base_port)
         self.control.redial(endpoint(found.address, found.base_port))
         self.outgoing.pushes.redial(found.address)
-        if self._subscription is not None:
-            self.loop.forget(self._subscription[1])
-            self._subscription[1].close()
-            self._subscription = None
+        self.feed.hang_up()
 
     def _tell_about_players(self) -> None:
         """Differences between this machine's code and the host's, once each."""

@@ -23,7 +23,7 @@ from p2prl.errors import (
     RemoteProtocolError,
     UsageError,
 )
-from p2prl.learn.contracts import Actor, Agent
+from p2prl.learn.contracts import Actor, Agent, Weights
 from p2prl.learn.environments import BrokenEnvironment, EnvironmentFailed, try_environment
 from p2prl.learn.evaluation import run_evaluation_seed
 from p2prl.learn.own_columns import OwnColumns
@@ -46,7 +46,7 @@ from p2prl.registry import (
 )
 from p2prl.wire import frames
 from p2prl.wire.bundle import encode_bundle
-from p2prl.wire.weights import decode_weights
+from p2prl.wire.weights import WeightsDecoder
 
 log = logging.getLogger("p2prl")
 
@@ -81,6 +81,7 @@ class Player:
         self.backlog: deque[tuple[m.PlayerBundle, bytes, bytes]] = deque()
         #: Serials handed over that the member has not answered, oldest first.
         self._sent: deque[int] = deque()
+        self._weights = WeightsDecoder()
         #: How many of the rollout's warnings were passed on.
         self._warned = 0
         self.network = Network()
@@ -168,7 +169,7 @@ class Player:
     # --- the member's words
 
     def _on_member(self) -> None:
-        newest = None
+        newest: tuple[int, Weights] | None = None
         while (received := self.socket.receive()) is not None:
             message = frames.decode_to_player(received.frames[0])
             if isinstance(message, m.PlayerCredit):
@@ -179,10 +180,10 @@ class Player:
             elif isinstance(message, m.EvalDrop):
                 self.evaluator.drop(message.job)
             elif message.version > self.version:
-                newest = (message.version, received.frames[1])
+                # Each is read: it may have the keyframe that a later one needs.
+                newest = (message.version, self._weights.read(received.frames[1]))
         if newest is not None:
-            version, payload = newest
-            weights = decode_weights(payload)
+            version, weights = newest
             with self._agents_code():
                 self.actor.load(weights)
             self.version = version

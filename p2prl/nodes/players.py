@@ -20,6 +20,7 @@ from p2prl.nodes.process import ChildEvent
 from p2prl.nodes.wiring import PlayerConfig
 from p2prl.python_warnings import Once
 from p2prl.wire import frames
+from p2prl.wire.keyframes import Stock
 
 log = logging.getLogger("p2prl")
 
@@ -50,6 +51,8 @@ class _Slot:
     serial: int = 0
     owes_credit: bool = False
     reason: str = "starting"
+    #: The version of the keyframe that its player has; -1 for none.
+    keyframe: int = -1
     #: How often its player ended by itself since it last was sound.
     deaths: int = 0
     #: The evaluation job that it has; None for none.
@@ -95,7 +98,7 @@ class Players:
         self._evaluated = evaluated
         self._slots: dict[int, _Slot] = {}
         self.sync = WeightSync()
-        self._weights: list[Frame] = []
+        self.stock = Stock()
         self.hellos: list[m.PlayerHello] = []
         self._warned = Once()
         #: Keys that may connect where there is no ipc; each player has its own.
@@ -148,11 +151,24 @@ class Players:
             self._slots[index] = _Slot(seat)
             self._start(self._slots[index])
 
-    def weights(self, version: int, parts: list[Frame]) -> None:
-        """New weights for everyone."""
-        if self.sync.arrived(version):
-            self._weights = parts
+    def weights(self, header: m.WeightsHeader, payload: Frame) -> None:
+        """New weights for everyone, if they can be used here; else they are to be asked for whole.
+
+        Raises:
+            RemoteProtocolError: `malformed`.
+        """
+        if header.version <= self.sync.version:
+            return
+        if not self.stock.take(header, payload):
+            self.sync.useless(header.version, self._loop.now())
+        elif self.sync.arrived(header.version, len(payload)):
             self._send_weights()
+
+    def forget_run(self) -> None:
+        """End all players; another run begins."""
+        self.stop()
+        self.sync.reset()
+        self.stock.clear()
 
     def evaluate(self, job: m.EvalJob, payload: Frame) -> bool:
         """Give an evaluation job to a player that has none; False if there is none."""
@@ -207,7 +223,7 @@ class Players:
         config = self._make_config(slot.seat, slot.starts, self._endpoint, keys, server_key)
         slot.child = Child("player", config, env=ONE_THREAD)
         slot.ready, slot.route, slot.serial, slot.owes_credit = False, b"", 0, False
-        slot.version = -1
+        slot.version = slot.keyframe = -1
         slot.own_failures, slot.played_from = 0, None
         slot.failed = slot.printed = ""
         if slot.deaths < _LOOP:  # else it is more telling why the last one ended
@@ -251,7 +267,7 @@ class Players:
         return None
 
     def _hello(self, index: int, slot: _Slot, hello: m.PlayerHello, route: bytes) -> None:
-        slot.route, slot.ready = route, True
+        slot.route, slot.ready, slot.keyframe = route, True, -1
         if slot.deaths < _LOOP:
             slot.reason = "waiting for the first weights"
         self.sync.player_left(index)
@@ -312,7 +328,9 @@ class Players:
 
     def _send_weights(self) -> None:
         for index in self.sync.to_send():
-            self._send(self._slots[index], self._weights)
+            slot = self._slots[index]
+            if self._send(slot, self.stock.parts_for(slot.keyframe)):
+                slot.keyframe = self.stock.keyframe
 
     def _send(self, slot: _Slot, parts: list[Frame]) -> bool:
         return bool(slot.route) and self._socket.send(parts, slot.route)

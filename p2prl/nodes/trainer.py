@@ -9,13 +9,14 @@ from collections import deque
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from p2prl import __version__
 from p2prl.core import messages as m
 from p2prl.core.standstill import Standstill
 from p2prl.errors import LearningFailed, P2prlError, RemoteProtocolError
-from p2prl.learn.contracts import Array, Batch, Learner
+from p2prl.learn.contracts import Array, Batch, Learner, weights_tolerance
 from p2prl.learn.samples import columns_from_frames
 from p2prl.learn.sampling import Sampler
 from p2prl.net.addresses import endpoint
@@ -29,20 +30,18 @@ from p2prl.nodes.files import DiskTrouble
 from p2prl.nodes.guard import Guard, advice
 from p2prl.nodes.named_learner import NamedLearner, make_learner
 from p2prl.nodes.process import emit, run_child
+from p2prl.nodes.publisher import Publisher
 from p2prl.nodes.threads import Threads
 from p2prl.nodes.trainer_config import TrainerConfig
 from p2prl.nodes.wiring import publish_port
 from p2prl.registry import is_accelerated, make_agent, resolve_agent
 from p2prl.wire import frames
-from p2prl.wire.weights import CODEC, encode_weights
 from p2prl.words import many
 
 log = logging.getLogger("p2prl")
 
 _REPORT_S = 0.05
 _SAMPLE_LIMITS = Limits(message_bytes=1_000_000_000, send_messages=100, receive_messages=100)
-#: Few: what waits here while the broker is away is old when it is back.
-_PUBLISH_LIMITS = Limits(message_bytes=1_000, send_messages=2, receive_messages=1)
 #: For the broker's last word, which was sent before the order to end.
 _LAST_WORD_S = 0.5
 #: Metrics are means over the last so many values.
@@ -59,13 +58,16 @@ class Trainer:
         self.folder = Path(config.folder) / "checkpoints"
         self.device = ""
         self.learner: Learner | None = None
-        self.version = -1
         self.updates = 0
         self.progress = m.RunProgress(steps=0, episodes=0, return_mean=None, return_episodes=0)
         self.keeper = BestKeeper(self.folder, config.eval_episodes, config.goal, self._write)
         self._sampled_before = 0
-        self._unpublished = False
+        #: Something is new since the last publication; something is to be published as soon as that can be.
+        self._unpublished, self._hurry = False, False
         self._published_at = -1e9
+        #: Of the publication under way: the state behind a candidate, and whether its weights are new.
+        self._behind: checkpoint.Snapshot | None = None
+        self._changed = False
         self._saved_updates = -1
         self._disk = DiskTrouble("checkpoints")
         self._term = -1
@@ -89,12 +91,14 @@ class Trainer:
             self._on_control,
             self._on_refusal,
         )
-        self._publisher = self.network.client(
-            "push",
+        self.publisher = Publisher(
+            loop,
+            self.network,
             endpoint(config.host, publish_port(config.base_port)),
             config.keys,
             config.server_key,
-            _PUBLISH_LIMITS,
+            weights_tolerance(resolve_agent(config.agent)) > 0,
+            self._published,
         )
         loop.every(_REPORT_S, self.report, first_s=0.0)
 
@@ -113,7 +117,7 @@ class Trainer:
             checkpoint.check_fits(last, self.learner.weights())
             checkpoint.set_aside(self.folder, last)
             self.learner.load(last.learner)
-            self.version, self.updates = last.meta.version, last.meta.updates
+            self.publisher.version, self.updates = last.meta.version, last.meta.updates
             self._sampled_before, self.guard.skipped = last.meta.sampled, last.meta.skipped
             self._saved_updates = self.updates
             self.keeper.resume()
@@ -121,7 +125,7 @@ class Trainer:
                 "resumed from %s: %s, weights version %d",
                 last.path,
                 many(self.updates, "update"),
-                self.version,
+                self.publisher.version,
             )
         self.sampler = Sampler(
             config.run.schema, config.replay, config.run.seed + self.updates, self._sampled_before
@@ -129,7 +133,7 @@ class Trainer:
         self.standstill = Standstill(self.loop.now())
         self.loop.every(config.checkpoint_interval_s, self.save)
         self.loop.when_idle(self._work)
-        emit("ready", device=self.device, updates=self.updates, version=self.version)
+        emit("ready", device=self.device, updates=self.updates, version=self.publisher.version)
 
     def _hello(self) -> m.Hello:
         return m.Hello(
@@ -144,8 +148,8 @@ class Trainer:
             if message.term != self._term:
                 # A broker that restarted has no weights; and a version that was seen must never come again.
                 self._term = message.term
-                self.version = max(self.version, message.weights_version)
-                self._publish()
+                self.publisher.restart(message.weights_version)
+                self._publish_if_due(now=True)
         elif isinstance(message, m.ShardList):
             self._connect(message.shards)
         elif isinstance(message, m.RunProgress):
@@ -190,7 +194,7 @@ class Trainer:
 
     def _update(self, batch: Batch) -> None:
         assert self.learner is not None
-        self._lags.append(float(np.mean(np.maximum(0, self.version - batch["version"]))))
+        self._lags.append(float(np.mean(np.maximum(0, self.publisher.version - batch["version"]))))
         began = self.loop.now()
         update = self.learner.update(batch)
         now = self.loop.now()
@@ -216,7 +220,7 @@ class Trainer:
                 self._sockets[index][1].send([frames.encode(message), *(values.data for values in arrays)])
 
     def _ask(self) -> None:
-        for index, ask in self.sampler.asks(self.loop.now(), self.version):
+        for index, ask in self.sampler.asks(self.loop.now(), self.publisher.version):
             if index in self._sockets:
                 self._sockets[index][1].send([frames.encode(ask)])
 
@@ -236,31 +240,34 @@ class Trainer:
             self.sampler.replied(index, reply, columns)
 
     def _publish_if_due(self, now: bool = False) -> None:
+        self._hurry |= now
         due = self.loop.now() - self._published_at >= self.config.publish_interval_s
-        if now or (due and (self._unpublished or self.keeper.overdue)):
+        wanted = self._hurry or (due and (self._unpublished or self.keeper.overdue))
+        if wanted and not self.publisher.busy:
             self._publish()
 
     def _publish(self) -> None:
         if self.learner is None or not self.control.welcomed:
             return
-        payload = encode_weights(self.guard.weights(self.learner.weights()))
-        changed, candidate = self._unpublished, self.keeper.wanted
-        header = m.WeightsHeader(
-            run_id=self.config.run.run_id,
-            version=self.version + 1,
-            codec=CODEC,
-            size_bytes=len(payload),
-            updates=self.updates,
-            candidate=candidate,
-        )
-        # Never waits for the broker: while its socket is full, these are skipped, and the newest go when due again.
-        self._unpublished = not self._publisher.send([frames.encode(header), payload])
+        weights, candidate = self.guard.weights(self.learner.weights()), self.keeper.wanted
+        self._behind = self._snapshot().copy() if candidate else None
+        self._changed, self._unpublished, self._hurry = self._unpublished, False, False
         self._published_at = self.loop.now()
-        if not self._unpublished:
-            self.version += 1
-            self.keeper.published(self._published_at, self._snapshot if candidate else None, changed)
+        self.publisher.publish(weights, self.config.run.run_id, self.updates, candidate)
+
+    def _published(self, header: m.WeightsHeader | None) -> None:
+        """The publication under way was sent; None: it was not, and the newest go when due again."""
+        if header is None:
+            self._unpublished = True
+            return
+        behind, self._behind = self._behind, None
+        if behind is not None:
+            meta = msgspec.structs.replace(behind.meta, version=header.version)
+            behind = msgspec.structs.replace(behind, meta=meta)
+        self.keeper.published(self._published_at, behind, self._changed)
         if self._saved_updates <= 0 < self.updates:
             self.save()  # the first one: what plays can be evaluated, too
+        self._publish_if_due()
 
     # --- telling and saving
 
@@ -277,7 +284,7 @@ class Trainer:
                 reason=reason,
                 updates=self.updates,
                 sampled=self.sampler.sampled_total if self.learner is not None else 0,
-                weights_version=self.version,
+                weights_version=self.publisher.version,
                 lag_mean=float(np.mean(self._lags)) if self._lags else None,
                 insert_ceiling=self.sampler.limiter.insert_ceiling() if self.learner is not None else None,
                 metrics=self._metrics(),
@@ -310,7 +317,10 @@ class Trainer:
             self.save()
         except LearningFailed as error:
             log.error("%s", error)
+        self.publisher.settle()
         self.report()  # so that the run's last figures are the last
+        self.publisher.settle()
+        self.publisher.close()
         self.network.close()
 
     def _metrics(self) -> dict[str, float]:
@@ -318,7 +328,7 @@ class Trainer:
 
     def _meta(self) -> checkpoint.Meta:
         return checkpoint.Meta(
-            version=self.version,
+            version=self.publisher.version,
             updates=self.updates,
             sampled=self.sampler.sampled_total,
             steps=self.progress.steps,

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from p2prl.core import messages as m
 from p2prl.errors import RemoteProtocolError
 from p2prl.net.loop import Loop
-from p2prl.net.sockets import Limits, Network, Received
+from p2prl.net.sockets import Frame, Limits, Network, Received
 from p2prl.nodes.broker_file import Saved
 from p2prl.nodes.wiring import BrokerConfig, publish_port
 from p2prl.wire import frames
+from p2prl.wire.keyframes import Stock
 
 #: The trainer's socket, by name.
 PUBLISH = "publish"
@@ -31,10 +32,7 @@ class WeightsDesk:
         expel: puts a key out at once: each further message would cost memory for as long as it is connected.
         announce: called with a new version before anybody can have it; False if it cannot be remembered, and so must
             not be given out yet.
-        offered: gets each version that is a candidate for evaluation, when it is given out.
-
-    Attributes:
-        newest: the header and payload frames; None until the trainer published.
+        offered: gets each version that is a candidate for evaluation, whole, when it is given out.
     """
 
     def __init__(
@@ -47,13 +45,13 @@ class WeightsDesk:
         refuse: Callable[[str, str], None],
         expel: Callable[[str], None],
         announce: Callable[[int], bool],
-        offered: Callable[[m.WeightsHeader, tuple[bytes, bytes]], None],
+        offered: Callable[[m.WeightsHeader, list[Frame]], None],
     ) -> None:
         self._network, self._trainer, self._saved = network, config.staff.trainer, saved
         self._refuse, self._expel, self._announce, self._offered = refuse, expel, announce, offered
-        self.newest: tuple[bytes, bytes] | None = None
-        #: Published while the disk was full: a version that the file does not name might come again after a kill.
-        self._held: tuple[bytes, bytes] | None = None
+        #: What was given out, and what the trainer published. They differ while the disk is full: a version that the
+        #: file does not name might come again after a kill.
+        self._given, self._published, self._held = Stock(), Stock(), False
         base = config.base_port
 
         def at(port: int) -> list[str]:
@@ -68,11 +66,11 @@ class WeightsDesk:
         loop.on_readable(self._broadcast, self._on_subscription)
         loop.on_readable(self._taking, self._on_publishing)
 
-    def newer_than(self, version: int) -> list[bytes]:
-        """The newest weights as frames, if they are newer."""
-        if self.newest is None or version >= self._saved.weights_version:
+    def newer_than(self, version: int, keyframe: int = -1) -> list[Frame]:
+        """The newest weights as frames, if they are newer, for somebody who has the keyframe of that version."""
+        if self._given.header is None or version >= self._saved.weights_version:
             return []
-        return list(self.newest)
+        return self._given.parts_for(keyframe)
 
     def cut(self) -> None:
         """End all subscriptions; those who may come back by themselves, and pull what they missed."""
@@ -110,26 +108,29 @@ class WeightsDesk:
         if len(received.frames) != 2:
             raise RemoteProtocolError("malformed")
         header = frames.decode_weights_header(received.frames[0])
-        if header.version <= self._saved.weights_version and self.newest is not None:
+        if header.version <= self._saved.weights_version and self._given.header is not None:
             return  # versions never go back
-        self._held = (bytes(received.frames[0]), bytes(received.frames[1]))
-        self.publish_held()
+        if self._published.take(header, bytes(received.frames[1])):  # else it is meant for the broker before
+            self._held = True
+            self.publish_held()
 
     def publish_held(self) -> None:
         """Give out the newest weights that the trainer published, if they were not yet, and now can be."""
-        if self._held is None:
+        header, before = self._published.header, self._saved.weights_version
+        if not self._held or header is None:
             return
-        before = self._saved.weights_version
         # A restarted trainer may publish again what a restarted broker already counted.
-        header = frames.decode_weights_header(self._held[0])
         self._saved.weights_version = max(before, header.version)
         if not self._announce(self._saved.weights_version):
             self._saved.weights_version = before
             return
-        self.newest, self._held = self._held, None
-        self._broadcast.send(self.newest)
+        self._held = False
+        # Whole, if a keyframe was held and passed over.
+        parts = self._published.parts_for(self._given.keyframe)
+        self._given.take(frames.decode_weights_header(parts[0]), parts[1])
+        self._broadcast.send(parts)
         if header.candidate:
-            self._offered(header, self.newest)
+            self._offered(header, self._given.parts_for())
 
 
 def current(version: int) -> bytes:

@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 
 from p2prl.core.schema import SessionSchema
-from p2prl.learn.contracts import Agent, Array, ReplaySpec, Weights
+from p2prl.learn.contracts import Agent, Array, ReplaySpec, Weights, weights_tolerance
 from p2prl.learn.environments import MakeEnv
 from p2prl.learn.playing import Bundle
 from p2prl.learn.rollout import Rollout
 from p2prl.learn.spaces import agent_schema
 from p2prl.replay.prioritised import PrioritisedStore
 from p2prl.replay.storage import Drawn, RingStore
+from p2prl.wire.weights import WeightsDecoder, WeightsEncoder
 
 
 class Ring:
@@ -108,6 +109,7 @@ class Bare:
     Args:
         lag: versions that the players are behind, once there are so many.
         delay: bundles that pass before the players have new weights, beside that.
+        wire: the players' weights went through the wire's format, rounded as far as the agent allows.
     """
 
     def __init__(
@@ -120,12 +122,18 @@ class Bare:
         seed: int,
         lag: int = 0,
         delay: int = 0,
+        wire: bool = False,
     ) -> None:
         self.replay: ReplaySpec = agent.replay()
         self.schema = agent_schema(spec, agent, self.replay.ticks)
         self.learner = agent.learner("cpu", seed)
+        self._encoder = WeightsEncoder(weights_tolerance(type(agent)) > 0) if wire else None
+        self._decoder = WeightsDecoder()
+        #: Of what went through the wire's format: publications that were rounded, and that were changes.
+        self.rounded = self.changes = 0
         self.actor = agent.actor()
-        self.actor.load(self.learner.weights())
+        first = self._weights()
+        self.actor.load(first)
         self.rollout = Rollout(
             make_env, spec, self.schema, self.actor, slots=slots, ladder=agent.ladder, rank=0, seed=seed
         )
@@ -135,7 +143,7 @@ class Bare:
         self.version = 0
         self._sampled = 0.0
         self._published: deque[tuple[int, Weights]] = deque(maxlen=lag + 1)
-        self._published.append((0, self.learner.weights()))
+        self._published.append((0, first))
         self._on_the_way: deque[tuple[int, Weights]] = deque(maxlen=delay + 1)
 
     def run(self, target: float, max_updates: int, max_steps: int) -> Progress:
@@ -202,4 +210,15 @@ class Bare:
 
     def _publish(self) -> None:
         self.version += 1
-        self._published.append((self.version, self.learner.weights()))
+        self._published.append((self.version, self._weights()))
+
+    def _weights(self) -> Weights:
+        weights = self.learner.weights()
+        if self._encoder is None:
+            return weights
+        encoded = self._encoder.encode(weights)
+        self._encoder.sent(encoded)
+        self.changes += not encoded.whole
+        read = self._decoder.read(encoded.payload)
+        self.rounded += any((values != weights[name]).any() for name, values in read.items())
+        return read

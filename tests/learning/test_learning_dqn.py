@@ -29,6 +29,17 @@ def test_dqn_solves_cartpole(seed: int) -> None:
     assert sum(returns) / 20 >= 475
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_dqn_solves_cartpole_with_weights_that_were_rounded_and_sent_as_changes(seed: int) -> None:
+    """Within the updates of the exact ones."""
+    bare = Bare(DQN(SPEC, DQNSettings()), make_cartpole, SPEC, slots=16, seed=seed, lag=3, wire=True)
+    progress = bare.run(475.0, max_updates=20_000, max_steps=1_000_000)
+    assert progress.solved_at is not None, f"mean return {progress.mean} after {progress.updates} updates"
+    assert bare.rounded == bare.version + 1
+    assert bare.changes > 0.9 * bare.version
+
+
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
 def test_dqn_solves_cartpole_for_players_that_are_twenty_versions_behind(seed: int) -> None:
     """A random policy balances about 20 ticks."""

@@ -38,6 +38,16 @@ def test_vtrace_solves_cartpole(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
+def test_vtrace_solves_cartpole_with_weights_that_were_rounded_and_sent_as_changes(seed: int) -> None:
+    """Within the steps of the exact ones."""
+    bare = Bare(VTrace(SPEC, SETTINGS), make_cartpole, SPEC, slots=SETTINGS.batch, seed=seed, wire=True)
+    progress = bare.run(475.0, max_updates=10**9, max_steps=300_000)
+    assert progress.solved_at is not None, f"mean return {progress.mean} after {progress.steps} steps"
+    assert bare.rounded == bare.version + 1
+    assert 0.9 * bare.version < bare.changes < bare.version
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
 def test_vtrace_solves_cartpole_from_sessions_that_are_twenty_versions_old(seed: int) -> None:
     bare = Bare(VTrace(SPEC, SETTINGS), make_cartpole, SPEC, slots=SETTINGS.batch, seed=seed, lag=20)
     progress = bare.run(475.0, max_updates=10**9, max_steps=400_000)

@@ -332,7 +332,7 @@ def test_nobody_is_heard_without_curve(host: Host) -> None:
         liar.say(m.Goodbye(reason="bye"))
 
 
-_WEIGHTS = m.WeightsHeader(run_id="r", version=10**6, codec="lz4-named", size_bytes=3)
+_WEIGHTS = m.WeightsHeader(run_id="r", version=10**6, codec=m.WEIGHTS_CODEC, size_bytes=3)
 
 
 @pytest.mark.usefixtures("unharmed")

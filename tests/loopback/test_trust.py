@@ -418,7 +418,7 @@ def test_a_players_key_publishes_no_weights(tmp_path: Path) -> None:
         keys = place.admitted("spy")
         before = place.status()
         header = m.WeightsHeader(
-            run_id=before["run"]["run_id"], version=10_000, codec="lz4-named", size_bytes=3
+            run_id=before["run"]["run_id"], version=10_000, codec=m.WEIGHTS_CODEC, size_bytes=3
         )
         with place.peer(3, "push", keys) as publisher:
             publisher.offer(header, b"abc")

@@ -18,6 +18,7 @@ from p2prl.errors import UsageError
 from p2prl.learn.rollout import Rollout
 from p2prl.learn.spaces import env_spec, session_schema
 from p2prl.registry import make_agent
+from p2prl.wire.weights import decode_weights, encode_weights
 
 
 def make() -> gym.Env:
@@ -30,11 +31,17 @@ CORES = ("none", "gru", "lstm")
 
 
 def played(
-    agent: Any, learner: PolicyLearner, bundles: int = 3, env: Any = make, spec: Any = SPEC
+    agent: Any,
+    learner: PolicyLearner,
+    bundles: int = 3,
+    env: Any = make,
+    spec: Any = SPEC,
+    rounded: bool = False,
 ) -> dict[str, np.ndarray]:
     """A batch of sessions `[N, T]` as the trainer gets them, after a bundle whose state the others inherit."""
     actor = agent.actor()
-    actor.load(learner.weights())
+    weights = learner.weights()
+    actor.load(decode_weights(encode_weights(weights, halves=True)) if rounded else weights)
     schema = session_schema(spec, agent.fields(), agent.replay().ticks)
     rollout = Rollout(env, spec, schema, actor, slots=4, ladder=1, rank=0, seed=3)
     try:
@@ -73,6 +80,21 @@ def test_a_memory_that_was_not_carried_over_would_be_noticed() -> None:
     sessions = learner.sessions(batch)
     log_prob, _ = learner.judge(learner.outputs(sessions)[0][:, :-1], sessions)
     assert np.abs(log_prob.detach().numpy() - batch["log_prob"]).max() > 1e-4
+
+
+@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize("kind", [VTrace, PPO])
+def test_a_policy_that_was_rounded_for_the_wire_is_within_the_tolerance(kind: Any, core: str) -> None:
+    """The probabilities that it says it had; and the learner's own of the same actions."""
+    agent = make_agent(kind, SPEC, {"core": core, "hidden": [64, 64], "core_units": 8, "ticks": 12})
+    learner = agent.learner("cpu", 5)
+    with torch.no_grad():
+        learner.trainable.tensors["policy/logits/weight"].mul_(100)  # far from even chances, as a trained one
+    batch = played(agent, learner, rounded=True)
+    sessions = learner.sessions(batch)
+    log_prob, _ = learner.judge(learner.outputs(sessions)[0][:, :-1], sessions)
+    far = np.abs(log_prob.detach().numpy() - batch["log_prob"]) / (1 + np.abs(batch["log_prob"]))
+    assert 1e-5 < far.max() < kind.weights_tolerance
 
 
 def test_actors_get_the_policy_without_the_critic() -> None:

@@ -54,7 +54,7 @@ class Trainer:
         if changed:
             self.memory["w"] += 1.0
         candidate = self.keeper.wanted
-        self.keeper.published(self.now, self.snapshot if candidate else None, changed)
+        self.keeper.published(self.now, self.snapshot().copy() if candidate else None, changed)
         return candidate
 
     def best(self) -> checkpoint.Checkpoint:

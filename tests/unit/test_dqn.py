@@ -20,6 +20,7 @@ from p2prl.errors import UsageError
 from p2prl.learn.contracts import Array, Explore
 from p2prl.learn.spaces import env_spec
 from p2prl.testing import check_agent
+from p2prl.wire.weights import decode_weights, encode_weights
 
 CARTPOLE = env_spec(gym.make("CartPole-v1"), "CartPole-v1")
 SMALL = DQNSettings(hidden=(16, 8), batch=32)
@@ -114,6 +115,23 @@ def test_the_numpy_actor_and_the_torch_learner_agree(part: str) -> None:
         np.testing.assert_allclose(values, theirs[:, tick], rtol=1e-4, atol=1e-5)
         state = {name: rows * keep[:, tick, None] for name, rows in state.items()}
     assert np.ptp(theirs) > 0
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_values_from_weights_that_were_rounded_for_the_wire_are_within_the_tolerance(part: str) -> None:
+    agent = dqn(part)
+    weights = trained(agent, 10).weights()
+    exact, rounded = agent.actor(), agent.actor()
+    exact.load(weights)
+    rounded.load(decode_weights(encode_weights(weights, halves=True)))
+    rng = np.random.default_rng(0)
+    states = [exact.start(500), rounded.start(500)]
+    for _ in range(4):
+        obs = rng.normal(size=(500, 4)).astype(np.float32)
+        one, states[0] = exact.values(obs, states[0])
+        other, states[1] = rounded.values(obs, states[1])
+        assert 0 < np.abs(one - other).max() < DQN.weights_tolerance * np.ptp(one)
+        assert (one.argmax(1) != other.argmax(1)).mean() <= DQN.weights_tolerance
 
 
 @pytest.mark.parametrize("part", ["plain", "single", "dueling", "quantile", "c51", "prioritised", "rainbow"])

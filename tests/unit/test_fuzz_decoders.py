@@ -26,7 +26,7 @@ from p2prl.core.schema import DTYPE_SIZES, Column, SessionSchema
 from p2prl.errors import RemoteProtocolError
 from p2prl.replay import records
 from p2prl.replay.log import SNAPSHOT, SegmentLog
-from p2prl.wire import blocks, bundle, columns, frames, stills, weights
+from p2prl.wire import blocks, bundle, columns, frames, keyframes, stills, weights
 from tests import fuzz_kit as kit
 from tests.fuzz_kit import attempt, few, folder, many, seeded, some
 from tests.hostile import PICKLE
@@ -288,21 +288,37 @@ def make_weights(rng: random.Random) -> dict[str, blocks.Array]:
     }
 
 
+def damaged_weights(payload: bytes, rng: random.Random) -> bytes:
+    """Something in it is wrong: anything, or its index."""
+    if rng.random() < 0.3:
+        return kit.mutate_bytes(payload, rng)
+    parts = [bytes(part) for part in keyframes.split_parts(payload)]
+    at = 0 if parts[0] else 1
+    end = 4 + int.from_bytes(parts[at][:4], "little")
+    index = kit.mutate_frame(parts[at][4:end], rng)
+    tail = kit.mutate_bytes(parts[at][end:], rng) if rng.random() < 0.3 else parts[at][end:]
+    length = len(index) if rng.random() < 0.9 else rng.randrange(2**32)
+    parts[at] = length.to_bytes(4, "little") + index + tail
+    return keyframes.join_parts(*parts)
+
+
 @many
 @given(seeded)
 def test_damaged_weights_are_refused_or_sound(rng: random.Random) -> None:
-    payload = weights.encode_weights(make_weights(rng))
-    end = 4 + int.from_bytes(payload[:4], "little")
+    encoder, decoder = weights.WeightsEncoder(halves=rng.random() < 0.5), weights.WeightsDecoder(100_000)
+    made = make_weights(rng)
+    first = encoder.encode(made)
+    decoder.read(first.payload)
+    encoder.sent(first)
+    change = encoder.encode(made)
     for _ in range(20):
-        index = kit.mutate_frame(payload[4:end], rng)
-        tail = kit.mutate_bytes(payload[end:], rng) if rng.random() < 0.3 else payload[end:]
-        length = len(index) if rng.random() < 0.9 else rng.randrange(2**32)
-        damaged = length.to_bytes(4, "little") + index + tail
-        if rng.random() < 0.3:
-            damaged = kit.mutate_bytes(payload, rng)
-        found, error = attempt(RemoteProtocolError, weights.decode_weights, damaged, 100_000)
+        payload = rng.choice([first, change]).payload
+        damaged = damaged_weights(payload, rng)
+        found, error = attempt(RemoteProtocolError, decoder.read, damaged)
         if found is None:
             assert error.reason in ("malformed", "oversize", "bad_codec")
+            if not change.whole:
+                decoder.read(first.payload)
             continue
         assert sum(array.nbytes for array in found.values()) <= 100_000
         again = weights.decode_weights(weights.encode_weights(found))
@@ -319,23 +335,28 @@ def test_noise_is_no_weights(payload: bytes) -> None:
     assert caught.value.reason in ("malformed", "oversize", "bad_codec")
 
 
-ONE_ENTRY = msgspec.msgpack.encode(weights.Entry("", "bool", (), "raw", 0))
+def one_index(*entries: weights.Entry) -> bytes:
+    return msgspec.msgpack.encode(weights.Index(list(entries), [weights.Block("lz4", 0)]))
+
+
+ONE_ENTRY = msgspec.msgpack.encode(weights.Entry("", "bool", ()))
 
 
 @pytest.mark.parametrize(
     "index",
     [
-        b"\xdd" + (600_000).to_bytes(4, "big") + ONE_ENTRY * 600_000,
-        msgspec.msgpack.encode([weights.Entry("", "bool", (1,) * 4_000_000, "raw", 0)]),
-        msgspec.msgpack.encode([weights.Entry("", "float64", (2**63,) * 400_000, "raw", 0)]),
-        msgspec.msgpack.encode([weights.Entry("n", "float64", (0, *(2**63,) * 15), "raw", 0)]),
-        msgspec.msgpack.encode([weights.Entry("n", "float64", (2**17,), "lz4", 0)]),
-        msgspec.msgpack.encode([weights.Entry("x" * 4_000_000, "bool", (), "raw", 0)]),
+        b"\x92\xdd" + (600_000).to_bytes(4, "big") + ONE_ENTRY * 600_000 + b"\x90",
+        one_index(weights.Entry("", "bool", (1,) * 4_000_000)),
+        one_index(weights.Entry("", "float64", (2**63,) * 400_000)),
+        one_index(weights.Entry("n", "float64", (0, *(2**63,) * 15))),
+        one_index(weights.Entry("n", "float64", (2**17,))),
+        one_index(weights.Entry("n", "float32", (2**17,), half=True)),
+        one_index(weights.Entry("x" * 4_000_000, "bool", ())),
     ],
-    ids=["entries", "sides", "large sides", "hidden sides", "bomb", "name"],
+    ids=["entries", "sides", "large sides", "hidden sides", "bomb", "half a bomb", "name"],
 )
 def test_an_index_takes_memory_by_its_own_length_alone(index: bytes) -> None:
-    payload = len(index).to_bytes(4, "little") + index
+    payload = keyframes.join_parts(len(index).to_bytes(4, "little") + index, b"")
 
     def work() -> None:
         with pytest.raises(RemoteProtocolError):

@@ -136,10 +136,38 @@ def test_weights_never_go_back_and_a_gap_is_pulled_once_a_while() -> None:
     sync.heard(5, 10.0)
     assert not sync.wants_pull(10.5)
     assert sync.wants_pull(11.0)
-    assert not sync.wants_pull(11.5)
-    assert sync.wants_pull(12.0)
+    assert not sync.wants_pull(12.5), "what was asked for is under way, or its link is slow"
+    assert sync.wants_pull(13.0)
+    assert not sync.wants_pull(16.5)
     assert sync.arrived(5)
     assert not sync.wants_pull(20.0)
+    sync.heard(6, 21.0)
+    assert sync.wants_pull(22.0)
+
+
+def test_what_a_slow_link_still_carries_is_not_asked_for() -> None:
+    sync = WeightSync()
+    for second in range(100):  # each takes two seconds, and there is always a newer one
+        sync.heard(second + 10, float(second))
+        if second % 2:
+            assert sync.arrived(second)
+        assert not sync.wants_pull(float(second))
+    sync.arrived(200, size_bytes=2_000_000)
+    sync.heard(201, 200.0)
+    assert not sync.wants_pull(207.9), "as much takes eight seconds where little is carried"
+    assert sync.wants_pull(208.0)
+
+
+def test_a_change_that_is_of_no_use_is_no_reason_to_wait_but_one_to_ask_once() -> None:
+    sync = WeightSync()
+    sync.arrived(3, size_bytes=2_000_000)
+    sync.useless(7, 100.0)
+    assert sync.wants_pull(100.0)
+    sync.useless(8, 100.1)
+    assert not sync.wants_pull(100.1)
+    sync.useless(9, 116.0)
+    assert sync.wants_pull(116.0)
+    assert sync.version == 3
 
 
 def test_a_player_has_at_most_one_set_of_weights_under_way_and_skips_versions() -> None:

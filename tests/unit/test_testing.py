@@ -112,6 +112,29 @@ def test_each_breach_is_named(actor: type[DQNActor], learner: type[DQNLearner], 
         check_agent(Broken, CHAIN, SETTINGS)
 
 
+def test_a_tolerance_that_is_not_kept_is_named() -> None:
+    class Touchy(DQNActor):
+        """Acts by the last digits of its values."""
+
+        def act(
+            self, obs: Any, state: dict[str, Array], explore: Explore | None
+        ) -> tuple[Any, dict[str, Array], Mapping[str, Array]]:
+            values, following = self.values(obs, state)
+            actions = (values[:, 0] * 1e5).astype(np.int64) % 2
+            return actions.astype(self._agent.action_dtype), following, {}
+
+    class Broken(Meddling):
+        actor_type = Touchy
+
+    with pytest.raises(AssertionError, match=r"action differs by 0\.\d+; weights_tolerance is 0\.02"):
+        check_agent(Broken, CHAIN, SETTINGS)
+    Broken.weights_tolerance = 0.0
+    check_agent(Broken, CHAIN, SETTINGS)
+    Broken.weights_tolerance = 1.0
+    with pytest.raises(AssertionError, match=r"weights_tolerance is 1\.0"):
+        check_agent(Broken, CHAIN, SETTINGS)
+
+
 def test_weights_are_handed_out_read_only() -> None:
     class Broken(Meddling):
         actor_type = Scribbling
