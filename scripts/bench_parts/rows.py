@@ -41,6 +41,7 @@ PARTS = (
         "bench_parts.ingest",
         "sessions from players to shards, with CURVE, checks, log and receipts",
     ),
+    Part("weights", "bench_parts.weights", "bytes of a broadcast, and the time to encode and decode it"),
     Part("sample", "bench_parts.sample", "sessions from shards to the trainer, with ingest beside it"),
     Part(
         "latency",

@@ -3,40 +3,36 @@
 Two networks of 1.7 million parameters in training, CartPole in this process, Adam with a step of 3e-4, a publication
 each four updates (0.1 s of such updates): DQN's, whose units are ReLUs, many of them at rest, and V-trace's, whose
 units are tanh and never rest. Each publication goes through the wire's format with and without float16. The limit of
-the bytes is the bar, half of float32's; without float16 it is what lz4 alone makes of each array, which is what was
-sent before. The limit of the times is lz4 alone on the same weights, and one copy of them. A case is the median over
-the publications, with the 10th and 90th of a hundred; bytes are the mean, as a broadcast is one after another.
-
-    PYTHONPATH=. python scripts/bench_weights.py [--json FILE]
+the bytes is what lz4 alone makes of each array; that of the times is lz4 alone on the same weights, and one copy of
+them. A turn of the bytes is a keyframe and all changes against it, as a share of float32's; times are each
+publication's.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
+from bench_parts.kinds import Bar, Case
 from p2prl.learn.spaces import env_spec
 from p2prl.registry import make_agent, resolve_agent
 from p2prl.wire.blocks import Array, pack
-from p2prl.wire.weights import WeightsDecoder, WeightsEncoder
+from p2prl.wire.weights import KEYFRAME_EACH, WeightsDecoder, WeightsEncoder
 
 HIDDEN = [1300, 1300]
-WARM, PUBLICATIONS, UPDATES_EACH = 100, 60, 4
+WARM, UPDATES_EACH = 100, 4
+#: Keyframes with their changes.
+TURNS = 4
 SETTINGS: dict[str, dict[str, Any]] = {
     "dqn": {"hidden": HIDDEN, "learning_rate": 3e-4, "learning_rate_end": 1.0},
     "vtrace": {"hidden": HIDDEN, "learning_rate": 3e-4, "learning_rate_end": 1.0},
 }
 Weights = dict[str, Array]
-Case = dict[str, Any]
 
 
 def make_cartpole() -> gym.Env[Any, Any]:
@@ -44,7 +40,7 @@ def make_cartpole() -> gym.Env[Any, Any]:
     return gym.make("CartPole-v1")
 
 
-def training(name: str) -> Iterator[Weights]:
+def training(name: str, publications: int) -> Iterator[Weights]:
     """The weights of a network that learns, as they would be published."""
     from tests.learning.bare import Bare  # the loop that the learning tests have
 
@@ -63,10 +59,10 @@ def training(name: str) -> Iterator[Weights]:
     taken: list[Weights] = []
     learn, bare.learner.update = bare.learner.update, update  # type: ignore[method-assign]
     try:
-        while published < PUBLICATIONS:
+        while published < publications:
             bare._play()
             bare._learn()
-            for weights in taken[: PUBLICATIONS - published]:
+            for weights in taken[: publications - published]:
                 published += 1
                 yield weights
             taken.clear()
@@ -81,18 +77,16 @@ def timed(work: Callable[[Any], Any], on: Any) -> tuple[float, Any]:
     return 1e3 * (time.thread_time() - began), result
 
 
-def figure(values: list[float], mean: bool = False) -> dict[str, float]:
-    """The middle and the range."""
-    tenths = statistics.quantiles(values, n=10)
-    middle = statistics.fmean(values) if mean else statistics.median(values)
-    return {"median": middle, "low": tenths[0], "high": tenths[-1]}
+def by_turns(values: list[float]) -> list[float]:
+    """The means over a keyframe and its changes."""
+    return [statistics.fmean(values[at : at + KEYFRAME_EACH]) for at in range(0, len(values), KEYFRAME_EACH)]
 
 
-def measured(name: str, halves: bool) -> Iterator[Case]:
+def measured(name: str, halves: bool, turns: int) -> Iterator[Case]:
     """The cases of one network."""
     encoder, decoder = WeightsEncoder(halves), WeightsDecoder()
     shares, plain, encode, decode, compress, copy = ([] for _ in range(6))  # type: ignore[var-annotated]
-    for weights in training(name):
+    for weights in training(name, turns * KEYFRAME_EACH):
         size = sum(array.nbytes for array in weights.values())
         took, encoded = timed(encoder.encode, weights)
         encoder.sent(encoded)
@@ -104,34 +98,19 @@ def measured(name: str, halves: bool) -> Iterator[Case]:
         plain.append(sum(len(block) for _, block in blocks) / size)
         copy.append(timed(lambda arrays: [np.array(array) for array in arrays], weights.values())[0])
     what = f"{name}, 1.7 M parameters, {'float16' if halves else 'exact'}"
-    bar = {"median": 0.5, "low": 0.5, "high": 0.5} if halves else figure(plain, mean=True)
-    yield {"case": f"{what}: bytes", "unit": "of float32's", "ours": figure(shares, mean=True), "limit": bar}
-    yield {"case": f"{what}: encode", "unit": "ms", "ours": figure(encode), "limit": figure(compress)}
-    yield {"case": f"{what}: decode", "unit": "ms", "ours": figure(decode), "limit": figure(copy)}
+    yield {
+        "case": f"{what}: bytes",
+        "unit": "of float32's",
+        "ours": by_turns(shares),
+        "limit": by_turns(plain),
+        "bar": Bar(value=0.5, lower=True) if halves else Bar(limit=1.0, lower=True),
+    }
+    yield {"case": f"{what}: encode", "unit": "ms", "ours": encode, "limit": compress}
+    yield {"case": f"{what}: decode", "unit": "ms", "ours": decode, "limit": copy}
 
 
-def cases() -> Iterator[Case]:
-    """Each {case, unit, ours, limit}; `ours` and `limit` are {median, low, high}."""
-    for name in SETTINGS:
+def cases(quick: bool) -> Iterator[Case]:
+    """Each network, rounded and exact."""
+    for name in list(SETTINGS)[:1] if quick else SETTINGS:
         for halves in (True, False):
-            yield from measured(name, halves)
-
-
-def main() -> None:
-    """Print a table; `--json FILE` writes the cases, too."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    found = []
-    for case in cases():
-        found.append(case)
-        ours, limit = case["ours"], case["limit"]
-        rows = (f"{one['median']:8.3f} ({one['low']:.3f} to {one['high']:.3f})" for one in (ours, limit))
-        sys.stdout.write(f"{case['case']:52} {'  limit '.join(rows)} {case['unit']}\n")
-        sys.stdout.flush()
-    if options.json:
-        options.json.write_text(json.dumps(found, indent=1))
-
-
-if __name__ == "__main__":
-    main()
+            yield from measured(name, halves, 1 if quick else TURNS)
