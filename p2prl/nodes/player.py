@@ -234,6 +234,7 @@ class Player:
             serial=self.serial,
             steps=bundle.steps,
             episodes=bundle.episodes,
+            codecs=self.run.codecs,
         )
         warning = next(iter(self.rollout.warnings[self._warned :]), "")  # one a bundle: they are few
         self._warned += bool(warning)

@@ -39,6 +39,7 @@ from p2prl.registry import (
 from p2prl.replay.params import ReplayKind
 from p2prl.replay.prioritised import priority_bytes
 from p2prl.settings import EXPERIMENT_FILE, RUN_FILE, dump_experiment, slug
+from p2prl.wire.columns import CODECS
 from p2prl.words import many
 
 #: What is left to the machine's owner beside the replay buffer.
@@ -115,6 +116,7 @@ def prepare(experiment: Experiment, results: Path, resume: bool) -> Prepared:
         max_lag=replay.max_lag,
         envs=experiment.play.envs,
         fresh=replay.fresh,
+        codecs=CODECS,
     )
     return Prepared(run, replay, folder, file, _warnings(experiment, make_env.source))
 

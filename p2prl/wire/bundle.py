@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from p2prl.core.messages import BundleHeader
 from p2prl.core.schema import Column, SessionSchema
@@ -34,19 +34,21 @@ def encode_bundle(
     serial: int,
     steps: int,
     episodes: Sequence[tuple[float, int, float]],
+    codecs: Collection[str] = CODECS,
 ) -> tuple[BundleHeader, bytes]:
     """The header and payload of `slots` sessions that were played together.
 
     Args:
         arrays: one per column of `schema`, `[rows, slots, *shape]` of exactly its dtype.
         version, rank, serial, steps, episodes: as in BundleHeader.
+        codecs: as in RunSpec.
 
     Raises:
         LocalProtocolError: an array is missing or is not what the schema says, or the bundle is too large to
             send.
     """
     _check_size(schema, slots)
-    blocks = [pack_column(_column(schema, column, arrays, slots)) for column in schema.columns]
+    blocks = [pack_column(_column(schema, column, arrays, slots), codecs) for column in schema.columns]
     payload = b"".join(part for codec, block in blocks for part in (block, _MARKS[codec]))
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise LocalProtocolError(_too_large(len(payload), MAX_PAYLOAD_BYTES))

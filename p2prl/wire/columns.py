@@ -11,6 +11,7 @@ lz4 would make it; of pictures the first slot speaks for the others.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 import lz4.block
 import numpy as np
@@ -23,20 +24,25 @@ PLANES = "planes"
 CODECS = (RAW, LZ4, PLANES, *pictures.AXES)
 
 
-def pack_column(array: Array) -> tuple[str, Buffer]:
+def pack_column(array: Array, codecs: Collection[str] = CODECS) -> tuple[str, Buffer]:
     """The codec and the block of a column `[rows, slots, *shape]`, whatever its layout in memory.
+
+    Args:
+        codecs: that the receiver reads; `raw` and `lz4` everyone does.
 
     Raises:
         LocalProtocolError: a dtype that cannot cross the wire.
     """
     dtype, shape = array.dtype.name, array.shape[2:]
     if array.size and pictures.is_pictures(dtype, shape):
-        codec, block = pictures.pack_pictures(array)
-        # The first slot speaks for the others, where it must be asked: stacks are always worth it.
-        if codec != pictures.PICTURES or len(block) < array.shape[1] * len(pack(array[:, 0])[1]):
-            return codec, block
+        codec = pictures.stacking(array)
+        if codec in codecs:
+            block = pictures.pack_pictures(array, codec)
+            # The first slot speaks for the others, where it must be asked: stacks are always worth it.
+            if codec != pictures.PICTURES or len(block) < array.shape[1] * len(pack(array[:, 0])[1]):
+                return codec, block
     codec, plain = pack(array)
-    if 0 < array.nbytes <= MAX_LZ4_BYTES:
+    if PLANES in codecs and 0 < array.nbytes <= MAX_LZ4_BYTES:
         planes = lz4.block.compress(_planes(array), store_size=False)
         if len(planes) < len(plain):
             return PLANES, planes

@@ -75,17 +75,17 @@ def is_pictures(dtype: str, shape: tuple[int, ...]) -> bool:
     return dtype == "uint8" and len(shape) >= 2 and math.prod(shape) >= MIN_BYTES
 
 
-def pack_pictures(array: Array) -> tuple[str, bytes]:
-    """The codec and the block of a column of pictures, uint8 `[rows, slots, *shape]`, at least one of each."""
-    codec = _stacking(array)
+def pack_pictures(array: Array, codec: str) -> bytes:
+    """The block of a column of pictures, uint8 `[rows, slots, *shape]`, at least one of each; a key of AXES."""
     axis = AXES[codec]
     blocks = [_pack(_to_front(array[:, slot], 1, axis), axis is not None) for slot in range(array.shape[1])]
     sizes = b"".join(len(block).to_bytes(4, "little") for block in blocks)
-    return codec, sizes + lz4.block.compress(b"".join(blocks), store_size=False)
+    packed: bytes = lz4.block.compress(b"".join(blocks), store_size=False)
+    return sizes + packed
 
 
-def _stacking(array: Array) -> str:
-    """The codec for how rows are stacked: most of the first slot's rows are the one before, moved up by one."""
+def stacking(array: Array) -> str:
+    """The codec for how the rows of a column `[rows, slots, *shape]` are stacked, if they are."""
     for codec, axis in AXES.items():
         if axis is not None and 2 <= array.shape[2:][axis] <= _MOST_STACKED and len(array) > 1:
             fronted = _to_front(array[:, 0], 1, axis)

@@ -111,6 +111,17 @@ def test_noise_that_is_no_stack_is_left_as_it_is() -> None:
     assert pack_column(noise)[0] == "raw"
 
 
+def test_what_the_receiver_does_not_read_is_not_used() -> None:
+    films = film(np.random.default_rng(1), 20, 3, (24, 24))
+    rows = stacked(films, 4, np.zeros((20, 3), bool))
+    smooth = np.linspace(0, 1, 65 * 16, dtype=np.float32).reshape(65, 16)
+    for array, best in ((rows, "pictures-first"), (smooth, PLANES)):
+        assert pack_column(array)[0] == best
+        codec, block = pack_column(array, ("raw", "lz4"))
+        assert codec in ("raw", "lz4")
+        assert same(unpack_column(codec, bytes(block), array.dtype.name, array.shape), array)
+
+
 def test_numbers_that_change_slowly_are_smaller_in_planes() -> None:
     time = np.linspace(0, 1, 65)[:, None, None]
     smooth = (np.sin(time + np.arange(16)[:, None]) * [1, 2, 3, 4]).astype(np.float32)
