@@ -20,7 +20,10 @@ from p2prl.learn.playing import Bundle
 from p2prl.learn.rollout import Rollout
 from p2prl.learn.spaces import agent_schema
 from p2prl.replay.prioritised import PrioritisedStore
-from p2prl.replay.storage import Drawn, RingStore
+from p2prl.replay.storage import Drawn, RingStore, in_pictures
+from p2prl.wire.columns import open_pictures, pack_column
+from p2prl.wire.pictures import Slots
+from p2prl.wire.stills import develop
 from p2prl.wire.weights import WeightsDecoder, WeightsEncoder
 
 
@@ -34,7 +37,11 @@ class Ring:
         self._drawn: Drawn | None = None
 
     def insert(self, bundle: Bundle, version: int) -> None:
-        self._ring.add(self._sessions, bundle.columns, version)
+        opened: dict[str, Array | Slots] = dict(bundle.columns)
+        for column in filter(in_pictures, self._schema.columns):
+            values = bundle.columns[column.name]
+            opened[column.name] = open_pictures(*pack_column(values), column.dtype, values.shape)
+        self._ring.add(self._sessions, opened, version)
         self._sessions += bundle.columns["flags"].shape[1]
 
     def sample(self, count: int, window: int) -> dict[str, Array]:
@@ -43,7 +50,14 @@ class Ring:
         likely = (
             np.ones(sample.count) if drawn is None else self._ring.mass() * drawn.priorities / drawn.total
         )
-        batch = {c.name: values for c, values in zip(self._schema.columns, sample.columns, strict=True)}
+        batch = {
+            column.name: develop(
+                values, self._schema.rows(column), self._schema.rows(column, window), column.shape
+            )
+            if isinstance(values, list)
+            else values
+            for column, values in zip(self._schema.columns, sample.columns, strict=True)
+        }
         return {**batch, "probability": likely.astype(np.float32), "version": sample.versions}
 
     def prioritise(self, priorities: Array | None) -> None:

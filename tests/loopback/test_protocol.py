@@ -100,12 +100,16 @@ def test_the_host_refuses_another_protocol_and_says_which_side_to_upgrade(host: 
 
 
 def test_a_joiner_of_another_protocol_number_ends_with_5(tmp_path: Path) -> None:
-    refusal = m.Refusal(reason="protocol", text="upgrade p2prl on this node to 9.9 or later", protocol=2)
+    refusal = m.Refusal(
+        reason="protocol", text="upgrade p2prl on this node to 9.9 or later", protocol=m.PROTOCOL + 1
+    )
     card = m.EnrolCard(
-        protocol=2, version="9.9", server_key="", run_id="r", host_name="h", boot_id="b", term=1,
+        protocol=m.PROTOCOL + 1, version="9.9", server_key="", run_id="r", host_name="h", boot_id="b", term=1,
         base_port=1, env="e", agent="a",
     )  # fmt: skip
-    for index, (answer, said) in enumerate(((refusal, "to 9.9 or later"), (card, "speaks protocol 2"))):
+    for index, (answer, said) in enumerate(
+        ((refusal, "to 9.9 or later"), (card, f"speaks protocol {m.PROTOCOL + 1}"))
+    ):
         with fake_host(answer) as base:
             done = kit.run(tmp_path, "join", f"127.0.0.1:{base}", name=f"j{index}")
         assert done.returncode == 5
