@@ -53,7 +53,7 @@ class ReplayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     batch: Count | None = None
     """Samples per update."""
     capacity_bytes: Count | None = None
-    """What all shards together may hold, decoded, in bytes."""
+    """What all shards together may hold, in bytes: decoded, but for pictures in a ring, kept as they were sent."""
     min_ticks: NotNegative | None = None
     """Ticks stored before the first update."""
     samples_per_insert: NotNegativeFloat | None = None

@@ -104,7 +104,7 @@ class DQNSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ticks: Positive = 32
     """T, the length of a session."""
     capacity_bytes: Positive = 64_000_000
-    """Replay capacity over all shards, decoded."""
+    """Replay capacity over all shards; pictures count as they were sent, all else decoded."""
     min_ticks: Positive = 1000
     """Ticks stored before the first update."""
     samples_per_insert: Least0 = 4.0

@@ -54,7 +54,7 @@ class ReplaySpec(msgspec.Struct, frozen=True):
         batch: samples per update, N.
         window: ticks per sample; 0 for whole sessions. A sample of a window is one at a random offset whose first
             tick is a real one (never a RESET).
-        capacity_bytes: what all shards together may hold, decoded.
+        capacity_bytes: what all shards together may hold: decoded, but for pictures in a ring.
         min_ticks: ticks stored before the first update.
         samples_per_insert: how many times a stored tick is sampled on average as a window's first tick; 0 for no
             limit. A whole session counts all its ticks. A queue has none: it is 1 by definition, and `capacity_bytes`

@@ -38,6 +38,7 @@ from p2prl.registry import (
 )
 from p2prl.replay.params import ReplayKind
 from p2prl.replay.prioritised import priority_bytes
+from p2prl.replay.storage import kept_bytes
 from p2prl.settings import EXPERIMENT_FILE, RUN_FILE, dump_experiment, slug
 from p2prl.wire.columns import CODECS
 from p2prl.words import many
@@ -176,7 +177,8 @@ def _schema(spec: EnvSpec, agent: Agent, replay: ReplaySpec) -> SessionSchema:
 
 def check_memory(schema: SessionSchema, replay: ReplaySpec) -> None:
     """Raises LimitsForbid if the buffer would not fit, UsageError if it could never work."""
-    session = schema.session_bytes()
+    # A ring keeps pictures as they were sent; what waits in a queue is counted decoded.
+    session = schema.session_bytes() if replay.kind == "queue" else sum(kept_bytes(schema))
     need_ticks = replay.batch * replay.ticks if replay.kind == "queue" else replay.min_ticks
     room_ticks = replay.capacity_bytes // session * replay.ticks
     if room_ticks < need_ticks:

@@ -14,8 +14,8 @@ class ReplayParams(msgspec.Struct, frozen=True):
 
     Attributes:
         kind: `queue` (each session once, first in first out), `uniform` or `prioritised`.
-        capacity_bytes: what this shard may hold, decoded. At least one session, or one bundle of a queue,
-            always fits.
+        capacity_bytes: what this shard may hold: decoded, but for pictures in a ring. At least one session, or one
+            bundle of a queue, always fits.
         max_lag: sessions older than this many weights versions are stale; 0 for no limit.
         window: ticks per sample that `mass` is counted for, and priorities are kept for; 0 for whole sessions.
         fsync_interval_s: the most seconds of acknowledged sessions that a power cut may take; a kill, none. With 0

@@ -1,4 +1,4 @@
-"""A queue of decoded sessions: each is taken once, in the order in which they came."""
+"""A queue of sessions: each is taken once, in the order in which they came."""
 
 from __future__ import annotations
 

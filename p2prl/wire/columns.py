@@ -18,9 +18,9 @@ import numpy as np
 
 from p2prl.wire import pictures
 from p2prl.wire.blocks import LZ4, MAX_LZ4_BYTES, RAW, Array, Buffer, decompressed, pack, unpack, wire_dtype
+from p2prl.wire.planes import PLANES, from_planes, to_planes, unsigned
 
-PLANES = "planes"
-#: All that this p2prl can read, and those that were there from the beginning.
+#: All that this p2prl can read.
 CODECS = (RAW, LZ4, PLANES, *pictures.AXES)
 
 
@@ -59,10 +59,10 @@ def unpack_column(codec: str, block: Buffer, dtype: str, shape: tuple[int, ...])
     if codec in pictures.AXES:
         return developed(open_pictures(codec, block, dtype, shape), shape)
     if codec == PLANES:
-        size = math.prod(shape) * wire_dtype(dtype).itemsize
-        lying = np.frombuffer(decompressed(block, size), np.uint8).reshape(-1, shape[1], shape[0])
-        plain = lying.reshape(wire_dtype(dtype).itemsize, -1, shape[1], shape[0]).transpose(3, 2, 1, 0)
-        return unpack(RAW, np.ascontiguousarray(plain).data.cast("B"), dtype, shape)
+        kind = unsigned(wire_dtype(dtype).itemsize)
+        numbers = from_planes(decompressed(block, math.prod(shape) * kind.itemsize), kind)
+        plain = np.ascontiguousarray(numbers.reshape(-1, shape[1], shape[0]).transpose(2, 1, 0))
+        return unpack(RAW, plain.data.cast("B"), dtype, shape)
     return unpack(codec, block, dtype, shape)
 
 
@@ -93,6 +93,5 @@ def developed(column: pictures.Slots, shape: tuple[int, ...]) -> Array:
 def _planes(array: Array) -> Array:
     """The bytes `[itemsize, elements of a row, slots, rows]`."""
     plain = np.ascontiguousarray(array, dtype=wire_dtype(array.dtype.name))
-    rows, slots, *_ = array.shape
-    lying = plain.view(np.uint8).reshape(rows, slots, -1, plain.itemsize)
-    return np.ascontiguousarray(lying.transpose(3, 2, 1, 0))
+    numbers = plain.view(unsigned(plain.itemsize)).reshape(*array.shape[:2], -1)
+    return to_planes(numbers.transpose(2, 1, 0).ravel())

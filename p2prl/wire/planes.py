@@ -36,7 +36,7 @@ def pack_numbers(numbers: Array, plain: bool = True) -> tuple[str, Buffer]:
     """
     if not 0 < numbers.nbytes <= MAX_LZ4_BYTES:
         return RAW, numbers.tobytes()
-    choices = [(PLANES, _compressed(_planes(numbers)))] if numbers.itemsize > 1 else []
+    choices = [(PLANES, _compressed(to_planes(numbers)))] if numbers.itemsize > 1 else []
     if plain or not choices:
         choices.append((LZ4, _compressed(numbers)))
     codec, block = min(choices, key=lambda choice: len(choice[1]))
@@ -45,7 +45,7 @@ def pack_numbers(numbers: Array, plain: bool = True) -> tuple[str, Buffer]:
 
 def pack_change(numbers: Array, before: Array) -> bytes:
     """The block of unsigned integers `[n]`, n at least 1, as what changed since `before`."""
-    return _compressed(_planes(numbers - before + numbers.dtype.type(_BIAS[numbers.itemsize])))
+    return _compressed(to_planes(numbers - before + numbers.dtype.type(_BIAS[numbers.itemsize])))
 
 
 def unpack_numbers(codec: str, block: Buffer, count: int, itemsize: int, before: Array | None) -> Array:
@@ -65,9 +65,9 @@ def unpack_numbers(codec: str, block: Buffer, count: int, itemsize: int, before:
     if codec == LZ4:
         return np.frombuffer(decompressed(block, size), dtype)
     if codec == PLANES:
-        return _numbers(decompressed(block, size), dtype)
+        return from_planes(decompressed(block, size), dtype)
     if codec == CHANGE and before is not None:
-        numbers = _numbers(decompressed(block, size), dtype)
+        numbers = from_planes(decompressed(block, size), dtype)
         numbers += before
         numbers -= dtype.type(_BIAS[itemsize])
         return numbers
@@ -79,16 +79,16 @@ def _compressed(data: Array) -> bytes:
     return block
 
 
-def _planes(numbers: Array) -> Array:
-    """The bytes `[itemsize, n]`, the lowest first."""
+def to_planes(numbers: Array) -> Array:
+    """The bytes `[itemsize, n]` of unsigned integers `[n]`, the lowest first."""
     planes = np.empty((numbers.itemsize, numbers.size), np.uint8)
     for place, plane in enumerate(planes):
         np.copyto(plane, numbers >> numbers.dtype.type(8 * place), casting="unsafe")
     return planes
 
 
-def _numbers(planes: bytes, dtype: np.dtype[np.unsignedinteger]) -> Array:
-    """What `_planes` was given."""
+def from_planes(planes: bytes, dtype: np.dtype[np.unsignedinteger]) -> Array:
+    """What `to_planes` was given."""
     rows = np.frombuffer(planes, np.uint8).reshape(dtype.itemsize, -1)
     numbers: Array = rows[0].astype(dtype)
     for place in range(1, dtype.itemsize):

@@ -24,7 +24,7 @@ class Recorded(gym.Env[Array, int]):
     """
 
     def __init__(self, file: str) -> None:
-        self._frames = np.load(file, mmap_mode="r")
+        self._frames = np.load(file, mmap_mode="r", allow_pickle=False)
         self.observation_space = gym.spaces.Box(0, 255, self._frames.shape[2:], np.uint8)
         self.action_space = gym.spaces.Discrete(_ACTIONS)
         self._row = self._slot = 0

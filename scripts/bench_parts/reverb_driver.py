@@ -22,7 +22,7 @@ TABLES = {"cartpole": 5000, "atari": 2000}
 
 
 def load(folder, what):
-    with np.load(os.path.join(folder, f"{what}.npz")) as file:  # noqa: PTH118
+    with np.load(os.path.join(folder, f"{what}.npz"), allow_pickle=False) as file:  # noqa: PTH118
         columns = [file[name] for name in sorted(file.files)]
     return [[column[at] for column in columns] for at in range(len(columns[0]))]
 

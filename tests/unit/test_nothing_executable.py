@@ -90,6 +90,18 @@ def _is_python(path: Path) -> bool:
     return path.suffix == ".py" or path.read_bytes().startswith(b"#!/usr/bin/env python3")
 
 
+def test_scripts_read_arrays_and_no_objects() -> None:
+    """The bench keeps frames in files: numpy is told each time that nothing in them may be unpickled."""
+    loads = 0
+    for path in sorted((_ROOT / "scripts").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("np.load", "numpy.load"):
+                told = {word.arg: ast.unparse(word.value) for word in node.keywords}
+                assert told.get("allow_pickle") == "False", f"{path.name} line {node.lineno}"
+                loads += 1
+    assert loads
+
+
 @pytest.mark.parametrize(
     "text",
     [
