@@ -24,6 +24,7 @@ from p2prl.net.addresses import endpoint
 from p2prl.net.keys import KeyPair
 from p2prl.net.loop import Loop
 from p2prl.net.sockets import Frame, Network
+from p2prl.nodes import beyond
 from p2prl.nodes.control import ControlLine
 from p2prl.nodes.locate import Located, remember
 from p2prl.nodes.lookout import Lookout
@@ -157,6 +158,7 @@ class Member:
         if known is None:
             self.outgoing.begin(welcome.run)
             self._rate = (self.loop.now(), self.outgoing.steps)
+            self._say_cost(welcome.run)
             if self.outgoing.continues:
                 # The host must know whose books go on in ours before it sees any of them. Over a new connection: on
                 # this one a second Welcome may be under way, and would be taken for the answer to this Hello.
@@ -177,6 +179,11 @@ class Member:
             if not self.config.own:
                 remember(self.config, welcome)
             self.reporter.joined(self._joined(welcome))
+
+    def _say_cost(self, run: m.RunSpec) -> None:
+        slots = self.config.envs or run.envs
+        if text := beyond.cost(self.config.players, slots, run.schema.session_bytes()):
+            self.reporter.log("warning", "member", text)
 
     def _joined(self, welcome: m.Welcome) -> Joined:
         run = welcome.run
