@@ -1,4 +1,5 @@
-"""How fast p2prl is: ours beside the limit and beside others, part by part. Without names: all parts, in 15 minutes.
+"""How fast p2prl is: ours beside the limit and beside others, part by part. Without names: all but those that `--list`
+calls "by name only", in 15 minutes.
 
 Figures are medians of some turns, with their range. Ours, the limit and the peers take turns in one run on one machine,
 so the ratios are what counts.
@@ -15,7 +16,7 @@ from pathlib import Path
 from bench_parts import judge, results
 from bench_parts.judge import Row
 from bench_parts.kinds import Unavailable
-from bench_parts.rows import PARTS, Part, chosen
+from bench_parts.rows import Part, chosen, listed
 
 
 def main() -> int:
@@ -23,7 +24,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help="as --list names them")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write one row a case there, too")
-    parser.add_argument("--list", action="store_true", help="name the parts and end")
+    parser.add_argument(
+        "--list", action="store_true", help="name the parts, and how long each takes, and end"
+    )
     parser.add_argument(
         "--quick", action="store_true", help="a second or two a case, to see that all of it runs"
     )
@@ -38,7 +41,7 @@ def main() -> int:
     except ValueError as error:
         parser.error(str(error))
     if options.list:
-        sys.stdout.write("".join(f"{part.name:<10} {part.text}\n" for part in PARTS))
+        sys.stdout.write(listed())
         return 0
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # it, too, ends the children first
     rows: list[Row] = []

@@ -1,4 +1,4 @@
-"""How long a person waits, how long new weights do, and how much memory a volunteer gives.
+"""How long a person waits, and how long new weights do.
 
 The limits are what no p2prl could do without: Python itself, the imports of what a player is made of, one bare message
 of the same bytes.
@@ -9,12 +9,10 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
-import psutil
 
 from bench_parts import bare
 from bench_parts.kinds import Bar, Case, attempted
@@ -23,15 +21,12 @@ from p2prl.wire.weights import encode_weights
 
 #: float32 numbers: 270 kB.
 _NUMBERS = 67_500
-_PLAY_S = 3.0
-_MEMBER = "import zmq, msgspec, lz4.block"
 _PLAYER = "import zmq, msgspec, lz4.block, numpy, gymnasium; gymnasium.make('CartPole-v1').reset()"
 _TORCH = f"import torch; {_PLAYER}"
-_WAIT = "; import sys; sys.stdout.write('.'); sys.stdout.flush(); sys.stdin.read()"
 
 
 def cases(quick: bool) -> Iterator[Case]:
-    """Help, joining, weights, memory."""
+    """Help, joining, weights."""
     yield {"case": "p2prl --help", "unit": "s", **_help(2 if quick else 9), "bar": Bar(value=0.2, lower=True)}
     torch = ["--env", "CartPole-v1", "--agent", f"{AGENTS}:Heavy"]
     for text, host, join, limit, bar in (
@@ -43,7 +38,6 @@ def cases(quick: bool) -> Iterator[Case]:
         yield attempted(named, partial(_join, host, join, limit, 1 if quick else 5))
     named = {"case": "publish to loaded, 270 kB on loopback", "unit": "ms", "bar": Bar(value=20, lower=True)}
     yield attempted(named, partial(_publish, 5 if quick else 60))
-    yield from _memory(1 if quick else 3, 0.5 if quick else _PLAY_S)
 
 
 def _help(turns: int) -> Case:
@@ -101,49 +95,3 @@ def _publish(count: int) -> Case:
         "limit": limit,
         "note": "an update takes 20 ms, so the player mostly waits; the limit is one bare CURVE message",
     }
-
-
-# --- memory
-
-
-def _memory(turns: int, play_s: float) -> Iterator[Case]:
-    """Of `p2prl join` and its one CartPole player, an agent without torch, after some seconds of play."""
-    kinds: dict[str, Callable[[Any], int]] = {"USS": lambda info: info.uss, "RSS": lambda info: info.rss}
-    ours: dict[str, list[float]] = {kind: [] for kind in kinds}
-    limit: dict[str, list[float]] = {kind: [] for kind in kinds}
-    with Running(["cartpole-cem"]) as run:
-        for _ in range(turns):
-            before = run.status().steps
-            program = run.join()
-            run.until(lambda now, before=before: now.steps > before, "a first bundle")  # type: ignore[misc]
-            time.sleep(play_s)
-            infos = [
-                process.memory_full_info()
-                for process in (psutil.Process(program.pid), *program.children("player"))
-            ]
-            assert len(infos) == 2, "a member and one player"
-            bare_infos = _bare_memory()
-            for kind, of in kinds.items():
-                ours[kind].append(sum(map(of, infos)) / 1e6)
-                limit[kind].append(sum(map(of, bare_infos)) / 1e6)
-            program.end()
-    for kind, text in (("USS", "of their own"), ("RSS", "shared pages counted in each")):
-        bar = Bar(value=90, lower=True) if kind == "USS" else None
-        name = f"memory of a member and a CartPole player, {kind} ({text})"
-        yield {"case": name, "unit": "MB", "ours": ours[kind], "limit": limit[kind], "bar": bar}
-
-
-def _bare_memory() -> list[Any]:
-    """One process with what a member cannot do without, one with what a player cannot do without as well."""
-    processes = [
-        subprocess.Popen([sys.executable, "-c", code + _WAIT], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        for code in (_MEMBER, _PLAYER)
-    ]
-    try:
-        for process in processes:
-            assert process.stdout is not None
-            process.stdout.read(1)
-        return [psutil.Process(process.pid).memory_full_info() for process in processes]
-    finally:
-        for process in processes:
-            process.communicate()

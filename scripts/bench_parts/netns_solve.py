@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,11 @@ WATCH_S = 0.05
 PATIENCE_S = 600.0
 
 
-def solve(lan: Lab, joiners: int, experiment: str, target: float, seed: int) -> dict[str, Any]:
-    """One run to the end; returns its figures."""
+def solve(lan: Lab, joiners: int, experiment: Sequence[str], target: float, seed: int) -> dict[str, Any]:
+    """One run to the end, of an experiment as `p2prl host` is told it; returns its figures."""
     arguments = ("--players", "0", "--name", "lab", "--seed", str(seed), "--stop-return", str(target))
     with ExitStack() as running:
-        host = running.enter_context(command(lan, 0, "host", experiment, "--open", *arguments))
+        host = running.enter_context(command(lan, 0, "host", *experiment, "--open", *arguments))
         host.wait_for("started", timeout=60)
         with Watcher(lan, 0, WATCH_S) as watcher:
             watcher.until(lambda now: True, 30, "the broker answers")
@@ -111,7 +112,7 @@ def main() -> int:
     for joiners in chosen.joiners:
         for seed in chosen.seeds:
             with workplace() as folder, Lab(1 + joiners, Path(folder)) as lan:
-                rows.append(solve(lan, joiners, chosen.experiment, chosen.stop_return, seed))
+                rows.append(solve(lan, joiners, [chosen.experiment], chosen.stop_return, seed))
             say(f"{joiners} joiners, seed {seed}: {rows[-1]['solved_s']:.1f} s")
     figures["rows"] = rows
     finish(figures, describe(rows, chosen.experiment, chosen.stop_return), chosen.json)

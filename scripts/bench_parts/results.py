@@ -58,6 +58,38 @@ def text(rows: Sequence[Row], notes: Mapping[str, str]) -> str:
     return "\n".join([table(_TITLES, cells), *([""] if lines else []), *lines])
 
 
+def markdown(rows: Sequence[Row]) -> str:
+    """The table as Markdown, part by part: what docs/performance.md has between its marks."""
+    lines = [
+        "| part | case | ours | the limit | of the limit | the peer | times the peer | bar | |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    part = ""
+    for row in rows:
+        cells = [
+            f"`{row['part']}`" if row["part"] != part else "",
+            row["case"],
+            _with_unit(row["ours"], row["unit"]),
+            spread(row["limit"]),
+            _middle(row["ratio_limit"]),
+            f"{spread(row['peer'])} {row['peer_name']}" if row["peer"] else row["peer_name"] or "-",
+            _middle(row["ratio_peer"]),
+            row["bar"] or "-",
+            {True: "yes", False: "**no**", None: ""}[row["ok"]],
+        ]
+        part = row["part"]
+        lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
+    return "\n".join(lines)
+
+
+def _with_unit(figure: Figure | None, unit: str) -> str:
+    return "-" if figure is None else f"{spread(figure)} {unit}"
+
+
+def _middle(figure: Figure | None) -> str:
+    return "-" if figure is None else _plain(figure["median"])
+
+
 def spread(figure: Figure | None) -> str:
     """Median, and the range where there is one."""
     if figure is None:

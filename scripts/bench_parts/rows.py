@@ -17,11 +17,15 @@ class Part:
     Attributes:
         module: has `cases(quick)`, as kinds.py says.
         text: what it measures, for people.
+        takes_s: how long it took on two cores, peers included.
+        by_name: it runs only if it is named: all others together end in 15 minutes.
     """
 
     name: str
     module: str
     text: str
+    takes_s: int
+    by_name: bool = False
 
     def cases(self, quick: bool) -> Iterator[Case]:
         """Measure, case by case. The module is imported here: parts need unlike packages."""
@@ -34,25 +38,48 @@ PARTS = (
         "codec",
         "bench_parts.codec",
         "bytes and speed of bundles: pictures of Atari, floats of classic control",
+        70,
     ),
-    Part("playing", "bench_parts.playing", "a player's env steps beside the bare loop's"),
+    Part("playing", "bench_parts.playing", "a player's env steps beside the bare loop's", 55),
     Part(
         "ingest",
         "bench_parts.ingest",
         "sessions from players to shards, with CURVE, checks, log and receipts",
+        225,
     ),
-    Part("weights", "bench_parts.weights", "bytes of a broadcast, and the time to encode and decode it"),
-    Part("sample", "bench_parts.sample", "sessions from shards to the trainer, with ingest beside it"),
+    Part("weights", "bench_parts.weights", "bytes of a broadcast, and the time to encode and decode it", 55),
+    Part("sample", "bench_parts.sample", "sessions from shards to the trainer, with ingest beside it", 80),
     Part(
-        "latency",
-        "bench_parts.latency",
-        "how long a person, or new weights, wait; memory of a member with a player",
+        "run",
+        "bench_parts.whole_run",
+        "a host with a player, on CartPole: env steps that were learned from, and updates",
+        120,
+    ),
+    Part(
+        "scaling",
+        "bench_parts.scaling",
+        "real-time players in network namespaces, 1 to 40: env steps stored, beside as many times one player's",
+        150,
+    ),
+    Part(
+        "memory",
+        "bench_parts.memory",
+        "bytes of an Atari frame in the shards, a member with a player, a ring that is fed beyond its capacity",
+        60,
+    ),
+    Part("latency", "bench_parts.latency", "how long a person, or new weights, wait", 40),
+    Part(
+        "learning",
+        "bench_parts.learning",
+        "time to a return with 1, 5, 20 and 40 joiners in network namespaces",
+        300,
+        by_name=True,
     ),
 )
 
 
 def chosen(names: Sequence[str]) -> list[Part]:
-    """The parts of these names, in the bench's order; without names all.
+    """The parts of these names, in the bench's order; without names all but those that run by name alone.
 
     Raises:
         ValueError: there is none of one of these names.
@@ -61,4 +88,14 @@ def chosen(names: Sequence[str]) -> list[Part]:
     strange = [name for name in names if name not in known]
     if strange:
         raise ValueError(f"no part is called {', '.join(strange)}; there are {', '.join(sorted(known))}")
-    return [part for part in PARTS if not names or part.name in names]
+    return [part for part in PARTS if part.name in names or not (names or part.by_name)]
+
+
+def listed() -> str:
+    """`--list`: a line a part, and how long all take that run without being named."""
+    lines = [
+        f"{part.name:<10} {part.takes_s:>4} s  {part.text}{' (by name only)' if part.by_name else ''}"
+        for part in PARTS
+    ]
+    together = sum(part.takes_s for part in chosen([]))
+    return "\n".join([*lines, f"without names {together} s on two cores, with peers", ""])

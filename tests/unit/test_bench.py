@@ -9,13 +9,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from bench_parts import codec, judge, peers, pictures, results
+from bench_parts import bare_torch, codec, judge, learning, page, peers, pictures, results, scaling, whole_run
 from bench_parts.kinds import Bar, Case, Unavailable
 from bench_parts.rows import PARTS, Part, chosen
+from p2prl_agents.maths import vtrace
 
 from tests.docs_kit import ROOT
 
@@ -136,16 +138,48 @@ def test_the_file_holds_one_row_a_case(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
 
 
+def test_the_table_of_the_page_is_made_of_the_rows(tmp_path: Path) -> None:
+    one = row(ours=[1000, 2000, 3000], limit=[4000, 4000, 4000], peers={"a | b": 500.0}, bar=Bar(limit=0.9))
+    two = row(case="d", ours=None, peers={"Reverb": None})
+    rows, file = tmp_path / "rows.json", tmp_path / "page.md"
+    results.write(rows, [one, two])
+    file.write_text(f"before\n{page.BEGIN}\nold\n{page.END}\nafter\n", encoding="utf-8")
+    command = [sys.executable, "-m", "bench_parts.page", str(rows)]
+    path = os.pathsep.join([str(ROOT), str(ROOT / "scripts")])
+    for _ in range(2):  # the second time changes nothing
+        subprocess.run(
+            [*command, "--into", str(file)], env={**os.environ, "PYTHONPATH": path}, check=True, text=True
+        )
+    text = file.read_text(encoding="utf-8")
+    assert text.startswith(f"before\n{page.BEGIN}\n\n| part |")
+    assert text.endswith(f"|\n\n{page.END}\nafter\n")
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert len({line.count("|") for line in lines}) == 1
+    assert "2,000 (1,000-3,000) u | 4,000 | 0.5 | 500 a / b | 4 | >= 0.9 x limit | **no** |" in lines[2]
+    assert "| d | - | - | - | Reverb: absent | - | - |  |" in lines[3]
+
+
+def test_a_page_without_marks_is_not_touched() -> None:
+    for text in ("", page.BEGIN, f"{page.END}\n{page.BEGIN}"):
+        with pytest.raises(ValueError, match="lacks"):
+            page.replaced(text, "table")
+
+
 # --- parts
 
 
 def test_parts_are_named_once_and_taken_in_order() -> None:
     names = [part.name for part in PARTS]
     assert len(set(names)) == len(names)
-    assert chosen([]) == list(PARTS)
+    assert chosen([]) == [part for part in PARTS if not part.by_name]
+    assert [part.name for part in chosen(["learning"])] == ["learning"]
     assert [part.name for part in chosen(["latency", "codec"])] == ["codec", "latency"]
     with pytest.raises(ValueError, match="codek"):
         chosen(["codek"])
+
+
+def test_all_that_runs_without_a_name_ends_in_a_quarter_of_an_hour() -> None:
+    assert sum(part.takes_s for part in chosen([])) <= 15 * 60
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.name)
@@ -183,13 +217,70 @@ def test_a_quick_run_of_the_cheapest_part(tmp_path: Path, environment: dict[str,
 def test_names_and_wrong_names(environment: dict[str, str]) -> None:
     listed = bench(environment, "--list")
     assert listed.returncode == 0
-    assert [line.split()[0] for line in listed.stdout.splitlines()] == [part.name for part in PARTS]
+    *lines, last = listed.stdout.splitlines()
+    assert [line.split()[0] for line in lines] == [part.name for part in PARTS]
+    assert [int(line.split()[1]) for line in lines] == [part.takes_s for part in PARTS]
+    assert f" {sum(part.takes_s for part in chosen([]))} s " in last
     wrong = bench(environment, "codek")
     assert wrong.returncode == 2
     assert "codec" in wrong.stderr
 
 
+@pytest.mark.parametrize("part", [scaling, learning])
+def test_what_needs_namespaces_says_so_where_there_are_none(
+    part: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(part, "missing", lambda: "needs root")
+    found = list(part.cases(quick=False))
+    assert len(found) in (4, 7)
+    assert all(one["ours"] is None and one["note"] == "needs root" for one in found)
+    assert all(row(**one)["ok"] is None for one in found)
+
+
+def test_steps_that_were_learned_from_are_not_those_that_were_played() -> None:
+    """Of each 100 stored ticks 20 began an episode; 3 updates of 50 ticks are 120 steps, however many were played."""
+    before = SimpleNamespace(updates=10, steps=1000, episodes=10)
+    after = SimpleNamespace(updates=13, steps=1800, episodes=210)
+    assert whole_run.learned_from(before, after, 50) == 3 * 50 * 0.8  # type: ignore[arg-type]
+    assert whole_run.learned_from(before, before, 50) == 0  # type: ignore[arg-type]
+
+
 # --- what others are held against
+
+
+def test_the_bare_updates_are_those_of_the_agents() -> None:
+    """The limit is no easier than ours: V-trace's targets are the same, and each bare update changes the weights."""
+    rng = np.random.default_rng(1)
+    ratio = np.exp(rng.standard_normal((3, 7))).astype(np.float32)
+    reward, values = (rng.standard_normal(shape).astype(np.float32) for shape in ((3, 7), (3, 8)))
+    target, advantage = bare_torch._targets(ratio, reward, np.ones_like(reward), values)
+    ours = vtrace(np.log(ratio), reward, np.zeros((3, 7), np.uint8), values, 0.99)
+    assert np.allclose(target, ours[0], atol=1e-4)
+    assert np.allclose(advantage, ours[1], atol=1e-4)
+    for update in (bare_torch.vtrace(2, 3), bare_torch.dqn(4, 8)):
+        assert bare_torch.updates_per_s(update, 0.01) > 0
+
+
+def memory(**places: int) -> np.ndarray[Any, Any]:
+    """The console's, with these bytes set: `at_54=10`."""
+    ram = np.zeros(128, np.uint8)
+    for name, value in places.items():
+        ram[int(name.removeprefix("at_"))] = value
+    return ram
+
+
+def test_the_scripts_play_by_what_is_in_the_consoles_memory() -> None:
+    paddle = pictures._follower("Breakout")
+    assert paddle(memory(at_99=0)) == 1, "there is no ball: serve"
+    assert [paddle(memory(at_99=ball, at_72=100)) for ball in (120, 80, 102)] == [2, 3, 0]
+    wander = pictures._wanderer(np.random.default_rng(1))
+    assert {wander(memory(at_10=x, at_16=1)) for x in range(1, 50)} == {1}, "it moves: no other way"
+    assert len({wander(memory(at_10=50, at_16=1)) for _ in range(50)}) == 4, "a wall"
+    dive = pictures._diver(np.random.default_rng(1))
+    fires = {11, 12, 10, 13}
+    assert {dive(memory(at_102=60, at_97=80)) for _ in range(200)} == fires
+    assert {dive(memory(at_102=air, at_97=80)) for air in (11, 1, 30, 47)} == {2}, "up, until there is air"
+    assert dive(memory(at_102=48, at_97=20)) in fires
 
 
 def moving(rows: int, slots: int, breaks: bool) -> np.ndarray[Any, Any]:
