@@ -20,7 +20,7 @@ from p2prl.core.messages import StatusReply
 
 _SLOTS, _TICKS, _BATCH = 64, 32, 64
 _UNITS, _SAMPLES = 256, 64
-_VTRACE = (
+VTRACE = (
     *("cartpole-vtrace", "--players", "1", "--envs", str(_SLOTS)),
     *sets(f"agent.ticks={_TICKS}", f"agent.batch={_BATCH}"),
 )
@@ -34,7 +34,7 @@ _PEERS = {
     "RLlib 2.60 IMPALA (a constant, taken on a like machine)": 5_800.0,
 }
 #: Updates before anything is counted: the trainer has chosen its threads, and most of CartPole is learned.
-_WARM_UPDATES, _WARM_S = 100, 4.0
+WARM_UPDATES, _WARM_S = 100, 4.0
 
 
 def cases(quick: bool) -> Iterator[Case]:
@@ -59,7 +59,7 @@ def _vtrace(turns: int, warm_s: float, seconds: float) -> Case:
     alone = playing.alone(playing.setting("CartPole-v1", "vtrace", _SLOTS), together=True)
     update = bare_torch.vtrace(_BATCH, _TICKS)
     for _ in range(turns):
-        before, after, span_s = _watched(_VTRACE, warm_s, seconds)
+        before, after, span_s = _watched(VTRACE, warm_s, seconds)
         ours.append(learned_from(before, after, _BATCH * _TICKS) / span_s)
         plays.append(alone(seconds / 3))
         learns.append(bare_torch.updates_per_s(update, seconds / 3) * _BATCH * _TICKS)
@@ -93,7 +93,7 @@ def _watched(
 ) -> tuple[StatusReply, StatusReply, float]:
     """A run, warm, at two moments at which an update had just been told of, and the seconds between them."""
     with Running(arguments) as run:
-        run.until(lambda now: now.updates >= _WARM_UPDATES, "the first updates")
+        run.until(lambda now: now.updates >= WARM_UPDATES, "the first updates")
         time.sleep(warm_s)
         before, began = _just_updated(run)
         run.until(_later(began + seconds), "the time that is measured")

@@ -54,7 +54,7 @@ def test_nothing_grows_while_members_come_and_go(
 
 
 def warmed_up(soak: Soak, warm_s: float) -> tuple[dict[str, Use], int]:
-    """What each process held at most, and how many paths there were, until rings are full and all kinds of visits came."""
+    """What each process held at most, and how many paths, until rings are full and visits came of both kinds."""
     began, before, paths = time.monotonic(), soak.use(), 0
     while soak.visits < 4 or not soak.ring_is_full() or not kit_of_soak.passed(began, warm_s):
         soak.visit()

@@ -14,7 +14,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bench_parts import bare_torch, codec, judge, learning, page, peers, pictures, results, scaling, whole_run
+from bench_parts import (
+    bare_torch,
+    codec,
+    judge,
+    learning,
+    page,
+    peers,
+    pictures,
+    profile,
+    results,
+    scaling,
+    whole_run,
+)
 from bench_parts.kinds import Bar, Case, Unavailable
 from bench_parts.rows import PARTS, Part, chosen
 from p2prl_agents.maths import vtrace
@@ -243,6 +255,21 @@ def test_steps_that_were_learned_from_are_not_those_that_were_played() -> None:
     after = SimpleNamespace(updates=13, steps=1800, episodes=210)
     assert whole_run.learned_from(before, after, 50) == 3 * 50 * 0.8  # type: ignore[arg-type]
     assert whole_run.learned_from(before, before, 50) == 0  # type: ignore[arg-type]
+
+
+def test_a_profile_counts_what_a_function_did_itself() -> None:
+    raw = (
+        "run (p2prl/net/loop.py:98);turn (p2prl/net/loop.py:120) 3\n"
+        "run (p2prl/net/loop.py:98);turn (p2prl/net/loop.py:125) 4\n"
+        "run (p2prl/net/loop.py:98) 2\n"
+        "run (p2prl/net/loop.py:98);Poller.poll (zmq/sugar/poll.py:106) 90\n"
+        "<frozen x> 1\nnot a line\n"
+    )
+    found = profile.own_samples(raw)
+    assert found == {"turn (p2prl/net/loop.py)": 7, "run (p2prl/net/loop.py)": 2, "<frozen x>": 1}
+    text = profile.markdown([profile.Profile("shard", 0.5, found), profile.Profile("player", 1.0, found)])
+    assert text.index("#### Player: 100% of a core") < text.index("#### Shard: 50% of a core")
+    assert "| 70.0% | `turn (p2prl/net/loop.py)` |" in text
 
 
 # --- what others are held against
