@@ -1,7 +1,7 @@
 """The table of docs/performance.md, from the rows of a `scripts/bench --json FILE`.
 
 `python -m bench_parts.page FILE` prints it; with `--into docs/performance.md` it takes the place of what stands between
-the page's marks, `<!-- table -->` and `<!-- end of table -->`.
+the page's marks, `<!-- table -->` and `<!-- end of table -->`. Profiles stand between marks of their own (profile.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from pathlib import Path
 
 from bench_parts import results
 
-BEGIN, END = "<!-- table -->", "<!-- end of table -->"
+#: What stands between marks.
+TABLE, PROFILE = "table", "profile"
 
 
 def main() -> int:
@@ -27,24 +28,33 @@ def main() -> int:
         sys.stdout.write(f"{table}\n")
         return 0
     try:
-        page = replaced(options.into.read_text(encoding="utf-8"), table)
+        put(options.into, TABLE, table)
     except ValueError as error:
-        parser.error(f"{options.into}: {error}")
-    options.into.write_text(page, encoding="utf-8", newline="\n")
+        parser.error(str(error))
     return 0
 
 
-def replaced(page: str, table: str) -> str:
-    """The page with another table.
+def put(page: Path, what: str, text: str) -> None:
+    """Write it between the page's marks.
 
     Raises:
-        ValueError: it has not both marks, in their order.
+        ValueError: the page has not both marks, in their order.
     """
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    try:
+        changed = replaced(page.read_text(encoding="utf-8"), what, text)
+    except ValueError as error:
+        raise ValueError(f"{page}: {error}") from error
+    page.write_text(changed, encoding="utf-8", newline="\n")
+
+
+def replaced(page: str, what: str, text: str) -> str:
+    """The page with other text between its marks. Raises ValueError as `put` does."""
+    first, last = f"<!-- {what} -->", f"<!-- end of {what} -->"
+    before, begin, rest = page.partition(first)
+    _, end, after = rest.partition(last)
     if not begin or not end:
-        raise ValueError(f"it lacks the lines {BEGIN} and {END}")
-    return f"{before}{begin}\n\n{table}\n\n{end}{after}"
+        raise ValueError(f"it lacks the lines {first} and {last}")
+    return f"{before}{begin}\n\n{text.strip()}\n\n{end}{after}"
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import psutil
 
-from bench_parts import ingest
+from bench_parts import ingest, page
 from bench_parts._lan import say
 from bench_parts.kinds import Unavailable
 from bench_parts.running import Running, Workload, sets
@@ -136,7 +136,9 @@ def markdown(profiles: list[Profile]) -> str:
     for one in sorted(profiles, key=lambda profile: ROLES.index(profile.role)):
         together = max(1, sum(one.own.values()))
         lines += [
-            f"#### {one.role.capitalize()}: {one.busy:.0%} of a core",
+            f"### {one.role.capitalize()}",
+            "",
+            f"{one.busy:.0%} of a core.",
             "",
             "| share | function |",
             "|---|---|",
@@ -152,6 +154,7 @@ def main() -> int:
     parser.add_argument("what", nargs="?", choices=("run", "cartpole", "atari"), default="run")
     parser.add_argument("--members", type=int, default=1, metavar="N", help="of the ingest path (default: 1)")
     parser.add_argument("--seconds", type=int, default=10, metavar="S", help="how long (default: 10)")
+    parser.add_argument("--into", type=Path, metavar="PAGE", help="write it between the marks of this page")
     chosen = parser.parse_args()
     try:
         with running(chosen.what, chosen.members) as (_, processes):
@@ -159,7 +162,11 @@ def main() -> int:
             profiles = watch(processes, chosen.seconds)
     except Unavailable as error:
         parser.exit(1, f"{parser.prog}: {error}\n")
-    sys.stdout.write(markdown(profiles))
+    text = markdown(profiles)
+    if chosen.into is None:
+        sys.stdout.write(text)
+    else:
+        page.put(chosen.into, page.PROFILE, text)
     return 0
 
 

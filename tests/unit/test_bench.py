@@ -155,7 +155,8 @@ def test_the_table_of_the_page_is_made_of_the_rows(tmp_path: Path) -> None:
     two = row(case="d", ours=None, peers={"Reverb": None})
     rows, file = tmp_path / "rows.json", tmp_path / "page.md"
     results.write(rows, [one, two])
-    file.write_text(f"before\n{page.BEGIN}\nold\n{page.END}\nafter\n", encoding="utf-8")
+    first, last = "<!-- table -->", "<!-- end of table -->"
+    file.write_text(f"before\n{first}\nold\n{last}\nafter\n", encoding="utf-8")
     command = [sys.executable, "-m", "bench_parts.page", str(rows)]
     path = os.pathsep.join([str(ROOT), str(ROOT / "scripts")])
     for _ in range(2):  # the second time changes nothing
@@ -163,8 +164,8 @@ def test_the_table_of_the_page_is_made_of_the_rows(tmp_path: Path) -> None:
             [*command, "--into", str(file)], env={**os.environ, "PYTHONPATH": path}, check=True, text=True
         )
     text = file.read_text(encoding="utf-8")
-    assert text.startswith(f"before\n{page.BEGIN}\n\n| part |")
-    assert text.endswith(f"|\n\n{page.END}\nafter\n")
+    assert text.startswith(f"before\n{first}\n\n| part |")
+    assert text.endswith(f"|\n\n{last}\nafter\n")
     lines = [line for line in text.splitlines() if line.startswith("|")]
     assert len({line.count("|") for line in lines}) == 1
     assert "2,000 (1,000-3,000) u | 4,000 | 0.5 | 500 a / b | 4 | >= 0.9 x limit | **no** |" in lines[2]
@@ -172,9 +173,15 @@ def test_the_table_of_the_page_is_made_of_the_rows(tmp_path: Path) -> None:
 
 
 def test_a_page_without_marks_is_not_touched() -> None:
-    for text in ("", page.BEGIN, f"{page.END}\n{page.BEGIN}"):
+    for text in ("", "<!-- table -->", "<!-- end of table -->\n<!-- table -->"):
         with pytest.raises(ValueError, match="lacks"):
-            page.replaced(text, "table")
+            page.replaced(text, page.TABLE, "| a |")
+
+
+def test_the_page_has_the_marks() -> None:
+    text = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    for what in (page.TABLE, page.PROFILE):
+        assert "| a |" in page.replaced(text, what, "| a |")
 
 
 # --- parts
@@ -268,7 +275,7 @@ def test_a_profile_counts_what_a_function_did_itself() -> None:
     found = profile.own_samples(raw)
     assert found == {"turn (p2prl/net/loop.py)": 7, "run (p2prl/net/loop.py)": 2, "<frozen x>": 1}
     text = profile.markdown([profile.Profile("shard", 0.5, found), profile.Profile("player", 1.0, found)])
-    assert text.index("#### Player: 100% of a core") < text.index("#### Shard: 50% of a core")
+    assert text.index("### Player\n\n100% of a core") < text.index("### Shard\n\n50% of a core")
     assert "| 70.0% | `turn (p2prl/net/loop.py)` |" in text
 
 

@@ -109,8 +109,9 @@ def test_flags_that_are_named_exist(page: Path) -> None:
 
 
 def _script_flags() -> set[str]:
-    """Those of the scripts that docs/reliability.md is about."""
-    sources = (ROOT / "scripts" / "fuzz", ROOT / "tests" / "simulation" / "runner.py")
+    """Those of the scripts that docs/reliability.md and docs/performance.md are about."""
+    bench = (ROOT / "scripts" / "bench_parts").glob("*.py")
+    sources = (ROOT / "scripts" / "fuzz", ROOT / "tests" / "simulation" / "runner.py", *bench)
     texts = [source.read_text(encoding="utf-8") for source in sources]
     found = {flag for text in texts for flag in re.findall(r'add_argument\(\s*"(--[\w-]+)"', text)}
     assert found >= {"--closed", "--seed-from"}
