@@ -1,7 +1,7 @@
-"""The limit of learning: gradient steps by torch on tensors that lie ready, and nothing else. One thread.
+"""The limit of learning: V-trace's update by torch on tensors that lie ready, and nothing else. One thread.
 
-Each is the update that its agent makes, written down as straight as it is: the same networks, batch, targets, loss and
-optimiser, without sampling, normalising, metrics or checks.
+It is the agent's own, written down as straight as it is: the same networks, batch, targets, loss and optimiser, without
+sampling, normalising, metrics or checks.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 _GAMMA = 0.99
-#: Of CartPole.
-_INPUTS, _ACTIONS = 4, 2
+#: Of CartPole, and of the agent's networks.
+_INPUTS, _ACTIONS, _UNITS = 4, 2, 64
 
 
 def updates_per_s(update: Callable[[], None], seconds: float) -> float:
@@ -31,9 +31,9 @@ def updates_per_s(update: Callable[[], None], seconds: float) -> float:
 def vtrace(sessions: int, ticks: int) -> Callable[[], None]:
     """V-trace on `[sessions, ticks]`: policy and critic of 2 x 64 units, Adam, the gradient's norm bounded."""
     torch = _torch()
-    policy, critic = (_network(torch, torch.nn.Tanh, 64, outputs) for outputs in (_ACTIONS, 1))
+    policy, critic = (_network(torch, outputs) for outputs in (_ACTIONS, 1))
     weights = [*policy.parameters(), *critic.parameters()]
-    adam = torch.optim.Adam(weights, lr=1e-4)
+    adam = torch.optim.Adam(weights, lr=1e-4, fused=True)
     obs = torch.randn(sessions, ticks + 1, _INPUTS)
     action = torch.randint(_ACTIONS, (sessions, ticks, 1))
     played = np.full((sessions, ticks), -np.log(_ACTIONS), np.float32)
@@ -49,26 +49,6 @@ def vtrace(sessions: int, ticks: int) -> Callable[[], None]:
         entropy = -(logits.exp() * logits).sum(dim=2).mean()
         loss = -(log_prob * torch.from_numpy(advantage)).mean() - 0.01 * entropy
         loss = loss + 0.25 * (torch.from_numpy(target) - values[:, :-1]).square().mean()
-        _step(torch, adam, weights, loss)
-
-    return update
-
-
-def dqn(samples: int, units: int) -> Callable[[], None]:
-    """Double DQN on single ticks: a network of 2 x `units`, a target network, Huber's loss, Adam."""
-    torch = _torch()
-    online, target = (_network(torch, torch.nn.ReLU, units, _ACTIONS) for _ in range(2))
-    weights = list(online.parameters())
-    adam = torch.optim.Adam(weights, lr=1e-4)
-    here, there = torch.randn(samples, _INPUTS), torch.randn(samples, _INPUTS)
-    action = torch.randint(_ACTIONS, (samples, 1))
-    reward, discount = torch.ones(samples, 1), torch.full((samples, 1), _GAMMA)
-
-    def update() -> None:
-        with torch.no_grad():
-            best = online(there).argmax(dim=1, keepdim=True)
-            wanted = reward + discount * target(there).gather(1, best)
-        loss = torch.nn.functional.smooth_l1_loss(online(here).gather(1, action), wanted)
         _step(torch, adam, weights, loss)
 
     return update
@@ -95,10 +75,10 @@ def _torch() -> Any:
     return torch
 
 
-def _network(torch: Any, between: Any, units: int, outputs: int) -> Any:
-    linear = torch.nn.Linear
+def _network(torch: Any, outputs: int) -> Any:
+    linear, tanh = torch.nn.Linear, torch.nn.Tanh
     return torch.nn.Sequential(
-        linear(_INPUTS, units), between(), linear(units, units), between(), linear(units, outputs)
+        linear(_INPUTS, _UNITS), tanh(), linear(_UNITS, _UNITS), tanh(), linear(_UNITS, outputs)
     )
 
 

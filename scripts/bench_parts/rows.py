@@ -52,8 +52,8 @@ PARTS = (
     Part(
         "run",
         "bench_parts.whole_run",
-        "a host with a player, on CartPole: env steps that were learned from, and updates",
-        120,
+        "a host with a player, on CartPole: env steps that were learned from",
+        65,
     ),
     Part(
         "scaling",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from bench_parts import bare_torch, playing
@@ -19,14 +19,9 @@ from bench_parts.running import Running, sets
 from p2prl.core.messages import StatusReply
 
 _SLOTS, _TICKS, _BATCH = 64, 32, 64
-_UNITS, _SAMPLES = 256, 64
 VTRACE = (
     *("cartpole-vtrace", "--players", "1", "--envs", str(_SLOTS)),
     *sets(f"agent.ticks={_TICKS}", f"agent.batch={_BATCH}"),
-)
-_DQN = (
-    *("cartpole", "--players", "1"),
-    *sets(f"agent.hidden=[{_UNITS}, {_UNITS}]", f"agent.batch={_SAMPLES}", "replay.samples_per_insert=0"),
 )
 #: Constants, not measured here: the issue's, taken on a like machine of two cores by ../shared/baselines.
 _PEERS = {
@@ -38,7 +33,7 @@ WARM_UPDATES, _WARM_S = 100, 4.0
 
 
 def cases(quick: bool) -> Iterator[Case]:
-    """On-policy, then off-policy."""
+    """On-policy, every step consumed. (Updates off-policy are the part `updates`.)"""
     turns, warm_s, seconds = (1, 0.0, 0.5) if quick else (3, _WARM_S, 6.0)
     steps: Case = {
         "case": f"vtrace, {_SLOTS} slots: env steps learned from",
@@ -46,12 +41,6 @@ def cases(quick: bool) -> Iterator[Case]:
         "bar": Bar(value=250_000),
     }
     yield attempted(steps, partial(_vtrace, turns, warm_s, seconds))
-    updates: Case = {
-        "case": f"dqn, 2 x {_UNITS} units, while a player plays: updates",
-        "unit": "updates/s",
-        "bar": Bar(limit=0.85),
-    }
-    yield attempted(updates, partial(_dqn, turns, warm_s, seconds))
 
 
 def _vtrace(turns: int, warm_s: float, seconds: float) -> Case:
@@ -73,23 +62,8 @@ def _vtrace(turns: int, warm_s: float, seconds: float) -> Case:
     }
 
 
-def _dqn(turns: int, warm_s: float, seconds: float) -> Case:
-    ours, limit, plays = [], [], []
-    update = bare_torch.dqn(_SAMPLES, _UNITS)
-    for _ in range(turns):
-        before, after, span_s = _watched(_DQN, warm_s, seconds)
-        ours.append((after.updates - before.updates) / span_s)
-        plays.append((after.steps - before.steps) / span_s)
-        limit.append(bare_torch.updates_per_s(update, seconds / 3))
-    return {
-        "ours": ours,
-        "limit": limit,
-        "note": f"the player played {statistics.median(plays):,.0f} env steps/s meanwhile",
-    }
-
-
 def _watched(
-    arguments: tuple[str, ...], warm_s: float, seconds: float
+    arguments: Sequence[str], warm_s: float, seconds: float
 ) -> tuple[StatusReply, StatusReply, float]:
     """A run, warm, at two moments at which an update had just been told of, and the seconds between them."""
     with Running(arguments) as run:
