@@ -39,7 +39,7 @@ def test_nothing_grows_while_members_come_and_go(
         soak.visit()  # a polite one may follow a killed one's, whose folder it takes away
         if soak.visits % 2 == 0:
             soak.visit()
-        wait_until(lambda: not grown(soak.use(), before), SETTLE_S, "what it holds is what it was")
+        settled(soak, before)
         tell(capsys, soak, before, seconds, soak.visits - visits)
         took_s = time.monotonic() - began
         assert soak.records() - records < kit_of_soak.RECORD_BYTES_PER_S * took_s
@@ -61,6 +61,19 @@ def warmed_up(soak: Soak, warm_s: float) -> tuple[dict[str, Use], int]:
         now, paths = soak.use(), max(paths, len(soak.others()))
         before = {name: use | before[name] for name, use in now.items()}
     return before, paths
+
+
+def settled(soak: Soak, before: Mapping[str, Use]) -> None:
+    """Nobody holds more than before, once the last visitor's connections are gone."""
+    since, found = time.monotonic(), grown(soak.use(), before)
+
+    def look() -> bool:
+        nonlocal found
+        found = grown(soak.use(), before)
+        return not found or kit_of_soak.passed(since, SETTLE_S)
+
+    wait_until(look, 2 * SETTLE_S)
+    assert found == {}
 
 
 def grown(now: Mapping[str, Use], before: Mapping[str, Use]) -> dict[str, str]:
