@@ -45,7 +45,7 @@ from p2prl.registry import (
     source_hash,
 )
 from p2prl.wire import frames
-from p2prl.wire.bundle import encode_bundle
+from p2prl.wire.bundle import check_slots, encode_bundle
 from p2prl.wire.weights import WeightsDecoder
 
 log = logging.getLogger("p2prl")
@@ -106,6 +106,7 @@ class Player:
         with self._agents_code():
             self.actor: Actor = agent.actor()
             schema = self._same_schema(agent, spec)
+        check_slots(schema, config.slots)
         self._own_columns = OwnColumns(schema)
         sequence = np.random.SeedSequence((run.seed, config.seat.seed, config.start))
         with self._agents_code():

@@ -40,6 +40,7 @@ from p2prl.replay.params import ReplayKind
 from p2prl.replay.prioritised import priority_bytes
 from p2prl.replay.storage import kept_bytes
 from p2prl.settings import EXPERIMENT_FILE, RUN_FILE, dump_experiment, slug
+from p2prl.wire.bundle import check_slots
 from p2prl.wire.columns import CODECS
 from p2prl.words import many
 
@@ -79,7 +80,8 @@ def prepare(experiment: Experiment, results: Path, resume: bool) -> Prepared:
     """Make the environment and the agent once, judge the sizes, open the run's folder.
 
     Raises:
-        UsageError, MissingPackage: the environment or the agent cannot be had, or do not fit each other.
+        UsageError, MissingPackage: the environment or the agent cannot be had, or do not fit each other; bundles of
+            so many slots cannot be sent.
         LimitsForbid: the replay buffer does not fit into this machine's free memory.
     """
     cls = resolve_agent(experiment.agent.name)
@@ -94,6 +96,7 @@ def prepare(experiment: Experiment, results: Path, resume: bool) -> Prepared:
     replay = effective_replay(agent, experiment.replay)
     schema = _schema(spec, agent, replay)
     check_memory(schema, replay)
+    check_slots(schema, experiment.play.envs)
     # Only now, when nothing is known to forbid the run: what is refused leaves no folder behind.
     folder, file = open_folder(experiment, results, resume)
     file.spaces = spaces_in_words(spec)  # written with the ports

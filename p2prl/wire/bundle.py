@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from p2prl.core.messages import BundleHeader
 from p2prl.core.schema import Column, SessionSchema
-from p2prl.errors import LocalProtocolError, RemoteProtocolError
+from p2prl.errors import LocalProtocolError, RemoteProtocolError, UsageError
 from p2prl.wire.blocks import Array, Buffer, dtype_name
 from p2prl.wire.columns import CODECS, developed, open_pictures, pack_column, unpack_column
 from p2prl.wire.pictures import Slots, check_block, is_pictures
@@ -149,3 +149,15 @@ def check_header(schema: SessionSchema, header: BundleHeader, payload_bytes: int
         )
     if min(header.sizes) < 0 or sum(header.sizes) != payload_bytes:
         raise RemoteProtocolError("malformed", "the columns' sizes do not add up to the payload")
+
+
+def check_slots(schema: SessionSchema, slots: int) -> None:
+    """Before anything is played: raises UsageError if bundles of so many sessions could never be sent."""
+    each = schema.session_bytes()
+    if each * slots > MAX_DECODED_BYTES:
+        most = MAX_DECODED_BYTES // each
+        fewer = f"--envs {most} or less, or " if most else ""
+        raise UsageError(
+            f"--envs {slots} makes bundles of {each * slots / 1e6:,.0f} MB where {MAX_DECODED_BYTES / 1e6:,.0f} MB "
+            f"are possible: use {fewer}a smaller replay.ticks"
+        )
