@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 
 from bench_parts._lan import Watcher, command, finish, machine, options, ready, say, table, workplace
-from bench_parts.kinds import Bar, Case
+from bench_parts.kinds import Bar, Case, Unavailable
 from p2prl.words import many
 from tests.kit import Program
 from tests.netns.lab import Lab, missing
@@ -45,19 +45,32 @@ def cases(quick: bool) -> Iterator[Case]:
         for name in names.values():
             yield {"case": name, "unit": "env steps/s", "ours": None, "note": why}
         return
-    with workplace() as folder, Lab(1 + max(levels), Path(folder)) as lan:
-        one = 0.0
-        for row in climb(lan, levels, turns, seconds, _CALM_S / 4 if quick else _CALM_S):
-            level, rates = row["joiners"], row["rates"]
-            one = one or row["steps_per_s"]
-            yield {
-                "case": names[level],
-                "unit": "env steps/s",
-                "ours": rates,
-                "limit": [one * level] * len(rates),
-                "bar": Bar(limit=_BARS[level]) if level in _BARS else None,
-                "note": _note(row),
-            }
+    try:
+        with workplace() as folder, Lab(1 + max(levels), Path(folder)) as lan:
+            rows = climb(lan, levels, turns, seconds, _CALM_S / 4 if quick else _CALM_S)
+            yield from (_case(names[row["joiners"]], row, one) for row, one in _with_first(rows))
+    except (RuntimeError, AssertionError) as error:  # a command that ended, or nodes that did not come
+        raise Unavailable(str(error)) from error
+
+
+def _with_first(rows: Iterator[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], float]]:
+    """Each row, and what one player of the first came to."""
+    one = 0.0
+    for row in rows:
+        one = one or row["steps_per_s"] / row["joiners"]
+        yield row, one
+
+
+def _case(name: str, row: dict[str, Any], one: float) -> Case:
+    level, rates = row["joiners"], row["rates"]
+    return {
+        "case": name,
+        "unit": "env steps/s",
+        "ours": rates,
+        "limit": [one * level] * len(rates),
+        "bar": Bar(limit=_BARS[level]) if level in _BARS else None,
+        "note": _note(row),
+    }
 
 
 def _note(row: dict[str, Any]) -> str:
