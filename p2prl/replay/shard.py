@@ -33,7 +33,7 @@ from p2prl.replay.records import (
     encode_record,
 )
 from p2prl.replay.storage import RingStore, Sample, Store, check_ask, ring_capacity
-from p2prl.replay.validate import check_bundle
+from p2prl.replay.validate import Rules
 from p2prl.replay.verdicts import Accepted, check_delivery, check_version, said, verdict
 from p2prl.wire.blocks import Array, Buffer
 from p2prl.wire.bundle import Opened, check_header, open_bundle
@@ -49,6 +49,7 @@ class ShardStore:
     def __init__(self, folder: Path, schema: SessionSchema, spec: ReplayParams, seed: int) -> None:
         self._schema = schema
         self._spec = spec
+        self._rules = Rules(schema, spec.reward_range, spec.max_episode_steps)
         self._dedup = Dedup()
         #: The number that the next session gets.
         self._next_session = 0
@@ -229,7 +230,7 @@ class ShardStore:
         if self._store.full():
             return verdict(delivery, "busy", "full")
         arrays = open_bundle(self._schema, header, payload)
-        check_bundle(self._schema, header, arrays, self._spec.reward_range, self._spec.max_episode_steps)
+        self._rules.check(header, arrays)
         if self._spec.fsync_interval_s > 0:
             # Before the append: a disk that fails here fails while nothing has changed.
             self._sync_if_due(now)
