@@ -39,6 +39,10 @@ log = logging.getLogger("p2prl")
 
 #: Bundles taken before receipts go out and samples are looked after; and no more once this many seconds passed.
 _PER_TURN, _TURN_S = 100, 0.2
+#: After a turn that found fewer than so many, bundles gather for so long: a turn costs a shard as much as a bundle, and
+#: its receipts cost the broker and the members more. Where more come, turns follow each other. Not where players wait
+#: for the receipts before they play on.
+_FEW, _GATHER_S = 4, 0.005
 #: What ZeroMQ may hold of one connection, about.
 _QUEUE_BYTES = 16_000_000
 _SAMPLES = "samples"
@@ -181,9 +185,11 @@ class Shard:
     def _on_bundles(self) -> None:
         batches: dict[tuple[str, str], _Batch] = {}
         began = self.loop.now()
-        for _ in range(_PER_TURN):
+        for taken in range(_PER_TURN):
             received = self.pull.receive()
             if received is None:
+                if taken < _FEW and not self.config.run.fresh:
+                    self._gather()
                 break
             now = self.loop.now()
             self._take(received, batches, now)
@@ -196,6 +202,11 @@ class Shard:
             return
         self._say(batches)
         self._tell_who_waits()
+
+    def _gather(self) -> None:
+        """Leave bundles to ZeroMQ for a moment."""
+        self.loop.forget(self.pull)
+        self.loop.after(_GATHER_S, lambda: self.loop.on_readable(self.pull, self._on_bundles))
 
     def _say(self, batches: dict[tuple[str, str], _Batch]) -> None:
         for (node, boot_id), batch in batches.items():
