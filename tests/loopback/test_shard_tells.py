@@ -54,13 +54,15 @@ def test_bundles_that_come_one_by_one_are_taken_and_answered_together(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After one that came alone the next few wait for each other, but not for ever."""
-    monkeypatch.setattr(shard_module, "_GATHER_S", 0.5)
+    monkeypatch.setattr(shard_module, "_GATHER_S", 1.0)
     alone = start()
     alone.access(ANN)
     ann = alone.dial(ANN)
     alone.give(ann, 0)
     alone.until(lambda: alone.said("ann") == {"stored": 1})
-    alone.give(ann, 1, 2, 3)
+    alone.give(ann, 1)
+    alone.until(lambda: alone.shard.pull.wait(0.0))
+    alone.give(ann, 2, 3)
     alone.until(lambda: alone.said("ann")["stored"] > 1)
     assert alone.said("ann") == {"stored": 4}
     assert alone.receipts == 2
