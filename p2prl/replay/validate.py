@@ -65,7 +65,7 @@ class Rules:
         """
         for name in self._floats:
             values = _numbers(arrays, name)
-            if values is not None and not np.isfinite(values).all():
+            if values is not None and np.count_nonzero(np.isfinite(values)) != values.size:
                 raise RemoteProtocolError("not_finite", f"column {name!r} holds NaN or infinity")
         for name, low, high in self._actions:
             values = _numbers(arrays, name)
@@ -138,7 +138,7 @@ def _check_flags(flags: Array | None) -> tuple[Array | None, int]:
             "malformed", "unknown bits in flags, or a tick that is RESET and ends an episode"
         )
     resets, ends = flags == RESET, flags & _DONE != 0
-    if (ends[:-1] > resets[1:]).any():
+    if np.count_nonzero(ends[:-1] > resets[1:]):
         raise RemoteProtocolError("malformed", "an episode's end that is not followed by a RESET tick")
     return resets, int(np.count_nonzero(ends))
 
@@ -187,7 +187,7 @@ def _check_rewards(rewards: Array | None, resets: Array | None, reward_range: Re
     """`resets` is as of `_check_flags`."""
     if rewards is None:
         return
-    if resets is not None and np.logical_and(rewards, resets).any():
+    if resets is not None and np.count_nonzero(np.logical_and(rewards, resets)):
         raise RemoteProtocolError("malformed", "a reward in a RESET tick, where no step is made")
     if reward_range is None:
         return

@@ -149,14 +149,16 @@ def blocks_of(column: Buffer, slots: int, dtype: str, rows: int, shape: tuple[in
     return [inner[start:end] for start, end in itertools.pairwise(itertools.accumulate([0, *sizes]))]
 
 
-def check_block(codec: str, block: Buffer, rows: int, shape: tuple[int, ...]) -> None:
-    """Raises as `unpack_block` does, without doing all of its work."""
-    axis = _axis(codec)
+def check_blocks(column: Slots, rows: int, shape: tuple[int, ...]) -> None:
+    """Raises as `unpack_block` does for each slot, without doing all of its work."""
+    axis = _axis(column.codec)
     stack, picture = _parts(shape, axis)
-    breaks, changed = _cut(axis, block, rows)
-    # What is in the last byte beyond the last row says nothing.
-    whole = (int.from_bytes(breaks, "big") >> (-(rows - 1) % 8)).bit_count()
-    decompressed(changed, (stack + rows - 1 + whole * (stack - 1)) * math.prod(picture))
+    size, unused = math.prod(picture), -(rows - 1) % 8
+    for block in column.blocks:
+        breaks, changed = _cut(axis, block, rows)
+        # The last bits of the last byte may say anything: there are no rows for them.
+        whole = (int.from_bytes(breaks, "big") >> unused).bit_count()
+        decompressed(changed, (stack + rows - 1 + whole * (stack - 1)) * size)
 
 
 def unpack_block(codec: str, block: Buffer, rows: int, shape: tuple[int, ...]) -> Pictures:

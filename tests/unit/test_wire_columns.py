@@ -171,7 +171,7 @@ def test_mutated_blocks_are_refused_or_exact(data: st.DataObject) -> None:
 @settings(max_examples=400, deadline=None)
 @given(st.data())
 def test_what_a_shard_keeps_undecoded_can_be_decoded(data: st.DataObject) -> None:
-    """Any bytes as the block of a slot: `check_block` takes what `unpack_block` takes, and nothing else."""
+    """Any bytes as the block of a slot: `check_blocks` takes what `unpack_block` takes, and nothing else."""
     rows, stack = data.draw(st.integers(1, 11)), data.draw(st.integers(2, 4))
     shape = (stack, 24, 24)
     begins = data.draw(hnp.arrays(bool, (rows, 1)))
@@ -186,9 +186,12 @@ def test_what_a_shard_keeps_undecoded_can_be_decoded(data: st.DataObject) -> Non
     held = bytes(broken[: data.draw(st.sampled_from([len(broken), 0, 1, len(broken) - 1]))])
     codec = data.draw(st.sampled_from(["pictures-first", "pictures", "lz4"]))
     outcomes = []
-    for call in (pictures.check_block, pictures.unpack_block):
+    for call in (
+        lambda: pictures.check_blocks(pictures.Slots(codec, [held]), rows, shape),
+        lambda: pictures.unpack_block(codec, held, rows, shape),
+    ):
         try:
-            call(codec, held, rows, shape)
+            call()
             outcomes.append("")
         except RemoteProtocolError as error:
             outcomes.append(error.reason)
