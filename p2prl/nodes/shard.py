@@ -39,10 +39,9 @@ log = logging.getLogger("p2prl")
 
 #: Bundles taken before receipts go out and samples are looked after; and no more once this many seconds passed.
 _PER_TURN, _TURN_S = 100, 0.2
-#: After a turn that found fewer than so many, bundles gather for so long: a turn costs a shard as much as a bundle, and
-#: its receipts cost the broker and the members more. Where more come, turns follow each other. Not where players wait
-#: for the receipts before they play on.
-_FEW, _GATHER_S = 4, 0.005
+#: Bundles gather for so long after a turn that found few: a turn costs a shard as much as a bundle, and its receipts cost
+#: the broker and the members more. Not where players wait for the receipts before they play on.
+_GATHER_S = 0.01
 #: What ZeroMQ may hold of one connection, about.
 _QUEUE_BYTES = 16_000_000
 _SAMPLES = "samples"
@@ -107,6 +106,8 @@ class Shard:
             return [f"tcp://{host}:{port}" for host in config.bind]
 
         limits, keys = pull_limits(config.run.schema), config.server_keys
+        #: Where fewer are found ZeroMQ held nobody's back.
+        self._many = limits.receive_messages
         self.pull = self.network.server("pull", at(push), keys, limits, self.guests.admits, "push")
         size = _PRIORITIES_BYTES if config.kind == "prioritised" else _ASK_BYTES
         asks = Limits(message_bytes=size, send_messages=100, receive_messages=100)
@@ -188,7 +189,7 @@ class Shard:
         for taken in range(_PER_TURN):
             received = self.pull.receive()
             if received is None:
-                if taken < _FEW and not self.config.run.fresh:
+                if taken < self._many and not self.config.run.fresh:
                     self._gather()
                 break
             now = self.loop.now()
