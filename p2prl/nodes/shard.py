@@ -39,8 +39,8 @@ log = logging.getLogger("p2prl")
 
 #: Bundles taken before receipts go out and samples are looked after; and no more once this many seconds passed.
 _PER_TURN, _TURN_S = 100, 0.2
-#: Bundles gather for so long after a turn that found few: a turn costs a shard as much as a bundle, and its receipts cost
-#: the broker and the members more. Not where players wait for the receipts before they play on.
+#: Bundles gather for so long after a turn that found few: a turn costs a shard as much as a bundle, and its receipts
+#: cost the broker and the members more. Not where players wait for the receipts before they play on.
 _GATHER_S = 0.01
 #: What ZeroMQ may hold of one connection, about.
 _QUEUE_BYTES = 16_000_000
