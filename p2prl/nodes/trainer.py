@@ -28,6 +28,7 @@ from p2prl.nodes.control import ControlLine
 from p2prl.nodes.device import choose_device, most_threads, use_threads
 from p2prl.nodes.files import DiskTrouble
 from p2prl.nodes.guard import Guard, advice
+from p2prl.nodes.heap import keep_freed_memory
 from p2prl.nodes.named_learner import NamedLearner, make_learner
 from p2prl.nodes.process import emit, run_child
 from p2prl.nodes.publisher import Publisher
@@ -383,6 +384,7 @@ def child_main() -> int:
             checkpoint.check_fits(checkpoint.load(Path(config.check)), learner_of(config)[1].weights())
             return 0
         began = time.monotonic()
+        keep_freed_memory()
         trainer = Trainer(config, loop)
         trainer.start()
         log.debug("trainer ready after %.1f s", time.monotonic() - began)

@@ -44,6 +44,9 @@ PARTS = (
     Part("weights", "bench_parts.weights", "bytes of a broadcast, and the time to encode and decode it"),
     Part("sample", "bench_parts.sample", "sessions from shards to the trainer, with ingest beside it"),
     Part(
+        "updates", "bench_parts.updates", "a run's updates beside its learner's alone, while a player plays"
+    ),
+    Part(
         "latency",
         "bench_parts.latency",
         "how long a person, or new weights, wait; memory of a member with a player",
