@@ -13,7 +13,14 @@ import numpy as np
 from p2prl.learn.contracts import Array, Batch, Update, Weights
 from p2prl_agents.curiosity import Curiosity
 from p2prl_agents.dqn import DQN
-from p2prl_agents.maths import importance_weights, n_step, priorities, real, tightening_bounds
+from p2prl_agents.maths import (
+    importance_weights,
+    n_step,
+    n_step_of_first,
+    priorities,
+    real,
+    tightening_bounds,
+)
 from p2prl_agents.normaliser import Normaliser, normalised
 from p2prl_agents.ops import Tensor, TorchOps
 from p2prl_agents.policies import annealed, array
@@ -97,7 +104,7 @@ class DQNLearner:
     def _of_windows(self, batch: Batch, reward: Array) -> Ticks:
         """The first tick of each window."""
         s = self._agent.settings
-        steps = n_step(reward, batch["flags"], s.gamma, s.n_step)
+        steps = n_step_of_first(reward, batch["flags"], s.gamma, s.n_step)
         samples, row = np.arange(len(reward)), steps.row[:, 0]
         observed = _observed(batch)
         here = self._inputs({name: values[:, 0] for name, values in observed.items()})
@@ -109,8 +116,8 @@ class DQNLearner:
         return Ticks(
             of_actions(self._outputs(online, here), self._actions(batch)[:, :1], self._head.atoms),
             following,
-            self._tensor(steps.partial[:, :1]),
-            self._tensor(steps.discount[:, :1]),
+            self._tensor(steps.partial),
+            self._tensor(steps.discount),
             weights=self._weights(batch, None),
         )
 

@@ -26,9 +26,10 @@ from p2prl.errors import P2prlError
 from p2prl.learn.contracts import Array, ReplaySpec
 from p2prl.learn.samples import batch_bytes, developed
 
-#: Batches per group, and groups under way or waiting, of a ring. Measured: the dialogue's cost per batch is small from
-#: 4 on, and more only makes samples older.
-_GROUP_BATCHES = 4
+#: Batches per group, and groups under way or waiting, of a ring. What is drawn waits until up to so many updates were
+#: made, so of a prioritised replay they are few; of a uniform one that is nothing beside how old its sessions are, and
+#: larger questions cost less for each batch: measured, a quarter more sessions a second with 16 than with 4.
+_GROUP_BATCHES, _MOST_BATCHES = 4, 16
 _GROUPS_AHEAD = 2
 #: Bytes of one group, if it has more than one batch: where a batch is large, the dialogue's cost is small beside it.
 _GROUP_BYTES = 64_000_000
@@ -329,7 +330,7 @@ class Sampler:
         columns = [np.concatenate(parts) for parts in zip(*self._rest, strict=True)]
         if not self._queue:
             order = self._rng.permutation(len(columns[-1]))
-            columns = [values[order] for values in columns]
+            columns = [values.take(order, axis=0) for values in columns]
         size, start = self._spec.batch, 0
         while len(columns[-1]) - start >= size:
             self._batches.append([values[start : start + size] for values in columns])
@@ -356,7 +357,18 @@ def _ticks_each(schema: SessionSchema, spec: ReplaySpec) -> int:
 
 def _group_batches(schema: SessionSchema, spec: ReplaySpec) -> int:
     fitting = min(_GROUP_BYTES // max(1, batch_bytes(schema, spec)), MAX_SAMPLE_COUNT // spec.batch)
-    return max(1, min(_GROUP_BATCHES, fitting))
+    return max(1, min(_wanted_batches(schema, spec), fitting))
+
+
+def _wanted_batches(schema: SessionSchema, spec: ReplaySpec) -> int:
+    """No more than the limiter's tolerance covers: what is asked for counts as sampled."""
+    if spec.kind != "uniform":
+        return _GROUP_BATCHES
+    if not spec.samples_per_insert:
+        return _MOST_BATCHES
+    ticks = spec.batch * _ticks_each(schema, spec) * _GROUPS_AHEAD
+    covered = int(spec.samples_per_insert * _TOLERANCE_TICKS // ticks)
+    return max(_GROUP_BATCHES, min(_MOST_BATCHES, covered))
 
 
 def _limiter(schema: SessionSchema, spec: ReplaySpec, sampled_total: int) -> Limiter:

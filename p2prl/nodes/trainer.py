@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections import deque
 from functools import partial
 from pathlib import Path
 
@@ -28,9 +27,11 @@ from p2prl.nodes.control import ControlLine
 from p2prl.nodes.device import choose_device, most_threads, use_threads
 from p2prl.nodes.files import DiskTrouble
 from p2prl.nodes.guard import Guard, advice
+from p2prl.nodes.heap import keep_freed_memory
 from p2prl.nodes.named_learner import NamedLearner, make_learner
 from p2prl.nodes.process import emit, run_child
 from p2prl.nodes.publisher import Publisher
+from p2prl.nodes.recent import Recent
 from p2prl.nodes.threads import Threads
 from p2prl.nodes.trainer_config import TrainerConfig
 from p2prl.nodes.wiring import publish_port
@@ -44,8 +45,6 @@ _REPORT_S = 0.05
 _SAMPLE_LIMITS = Limits(message_bytes=1_000_000_000, send_messages=100, receive_messages=100)
 #: For the broker's last word, which was sent before the order to end.
 _LAST_WORD_S = 0.5
-#: Metrics are means over the last so many values.
-_METRIC_WINDOW = 100
 
 
 class Trainer:
@@ -77,8 +76,7 @@ class Trainer:
         self._failed = ""
         #: Why the run ends, as the broker said.
         self._stopping = ""
-        self._metric_values: dict[str, deque[float]] = {}
-        self._lags: deque[float] = deque(maxlen=_METRIC_WINDOW)
+        self._metrics, self._lags = Recent(), Recent()
         self._sockets: dict[int, tuple[int, Socket]] = {}
         self.network = Network()
         self.control = ControlLine(
@@ -194,7 +192,8 @@ class Trainer:
 
     def _update(self, batch: Batch) -> None:
         assert self.learner is not None
-        self._lags.append(float(np.mean(np.maximum(0, self.publisher.version - batch["version"]))))
+        older = np.maximum(0, self.publisher.version - batch["version"])
+        self._lags.add({"lag": int(older.sum()) / len(older)})
         began = self.loop.now()
         update = self.learner.update(batch)
         now = self.loop.now()
@@ -208,8 +207,7 @@ class Trainer:
         self.updates += 1
         if update.priorities is not None:
             self._prioritise(update.priorities)
-        for name, value in update.metrics.items():
-            self._metric_values.setdefault(name, deque(maxlen=_METRIC_WINDOW)).append(value)
+        self._metrics.add(update.metrics)
         self._unpublished = self._unpublished or update.publish is not False
         self._publish_if_due(now=update.publish is True)
 
@@ -285,9 +283,9 @@ class Trainer:
                 updates=self.updates,
                 sampled=self.sampler.sampled_total if self.learner is not None else 0,
                 weights_version=self.publisher.version,
-                lag_mean=float(np.mean(self._lags)) if self._lags else None,
+                lag_mean=self._lags.means().get("lag"),
                 insert_ceiling=self.sampler.limiter.insert_ceiling() if self.learner is not None else None,
-                metrics=self._metrics(),
+                metrics=self._metrics.means(),
                 device=self.device,
                 updates_skipped=self.guard.skipped,
             )
@@ -322,9 +320,6 @@ class Trainer:
         self.publisher.settle()
         self.publisher.close()
         self.network.close()
-
-    def _metrics(self) -> dict[str, float]:
-        return {name: float(np.mean(values)) for name, values in self._metric_values.items()}
 
     def _meta(self) -> checkpoint.Meta:
         return checkpoint.Meta(
@@ -383,6 +378,7 @@ def child_main() -> int:
             checkpoint.check_fits(checkpoint.load(Path(config.check)), learner_of(config)[1].weights())
             return 0
         began = time.monotonic()
+        keep_freed_memory()
         trainer = Trainer(config, loop)
         trainer.start()
         log.debug("trainer ready after %.1f s", time.monotonic() - began)

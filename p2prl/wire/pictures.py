@@ -16,6 +16,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import lz4.block
 import numpy as np
@@ -37,29 +38,39 @@ class Pictures:
     """The pictures of one slot.
 
     Attributes:
-        kept: uint8 `[n, bytes of a picture]`, each picture once.
+        changed: uint8 `[n, bytes of a picture]`, each picture once: what changed since the one before, or itself.
         at: int64 `[rows]`, where the newest picture of each row is.
         shape: of a row. axis: of it, as in AXES.
+        summed: False if they are pictures as they are.
     """
 
-    kept: Array
+    changed: Array
     at: Array
     shape: tuple[int, ...]
     axis: int | None
+    summed: bool
+
+    def kept(self, first: int = 0, end: int | None = None) -> Array:
+        """Each picture once, uint8 `[end - first, bytes of a picture]`."""
+        part = slice(first, len(self.changed) if end is None else end)
+        return _summed(self.changed, part) if self.summed else self.changed[part]
 
     def write(self, start: int, out: Array) -> None:
-        """Write the rows from `start` on as the environment gave them.
+        """Write the rows from `start` on as the environment gave them; no other picture is looked at.
 
         Args:
             out: uint8 `[rows, *shape]`, as many as are wanted.
         """
         stack, picture = _parts(self.shape, self.axis)
-        wanted = self.at[start : start + len(out), None] + np.arange(1 - stack, 1)
+        newest = self.at[start : start + len(out)]
+        first = int(newest[0]) - stack + 1
+        kept = self.kept(first, int(newest[-1]) + 1)
+        wanted = newest[:, None] + np.arange(1 - stack - first, 1 - first)
         if self.axis == -1 or not out.flags.c_contiguous:
-            taken = self.kept.take(wanted, axis=0).reshape(-1, stack, *picture)
+            taken = kept.take(wanted, axis=0).reshape(-1, stack, *picture)
             out[...] = _from_front(taken, 1, self.axis).reshape(out.shape)
         else:
-            self.kept.take(wanted, axis=0, out=out.reshape(len(out), stack, -1), mode="clip")
+            kept.take(wanted, axis=0, out=out.reshape(len(out), stack, -1), mode="clip")
 
 
 @dataclass(frozen=True)
@@ -171,9 +182,7 @@ def unpack_block(codec: str, block: Buffer, rows: int, shape: tuple[int, ...]) -
         RemoteProtocolError: `bad_codec` if it is not exactly `rows` rows of this shape.
     """
     changed, at = _changed(codec, block, rows, shape)
-    if codec == LZ4:
-        return Pictures(changed, at, shape, None)
-    return Pictures(_summed(changed), at, shape, AXES[codec])
+    return Pictures(changed, at, shape, AXES.get(codec), codec != LZ4)
 
 
 def _changed(codec: str, block: Buffer, rows: int, shape: tuple[int, ...]) -> tuple[Array, Array]:
@@ -181,8 +190,8 @@ def _changed(codec: str, block: Buffer, rows: int, shape: tuple[int, ...]) -> tu
     axis = _axis(codec)
     stack, picture = _parts(shape, axis)
     front, rest = _cut(axis, block, rows)
-    at = np.arange(rows)
-    if axis is not None:
+    at = _one_by_one(rows, stack)
+    if any(front):
         breaks = np.unpackbits(np.frombuffer(front, np.uint8), count=rows - 1)
         at = stack - 1 + np.concatenate([[0], np.cumsum(np.where(breaks, stack, 1))])
     size = math.prod(picture)
@@ -203,12 +212,25 @@ def _cut(axis: int | None, block: Buffer, rows: int) -> tuple[memoryview, memory
     return view[:front], view[front:]
 
 
-def _summed(changed: Array) -> Array:
-    """Pictures `[n, size]` from what changed from each to the next."""
-    kept = changed.copy()
+@lru_cache(maxsize=8)
+def _one_by_one(rows: int, stack: int) -> Array:
+    """Where each row's newest picture is if none breaks the sequence; read-only."""
+    at = np.arange(stack - 1, stack - 1 + rows)
+    at.flags.writeable = False
+    return at
+
+
+def _summed(changed: Array, part: slice) -> Array:
+    """A part of the pictures, from what changed from each to the next."""
+    change, kept = _wide(changed), np.empty((part.stop - part.start, changed.shape[1]), np.uint8)
+    pictures = list(_wide(kept))
+    if part.start:  # what came before is of use as a sum alone
+        np.bitwise_xor.reduce(change[: part.start + 1], axis=0, out=pictures[0])
+    else:
+        pictures[0][:] = change[0]
     # One by one: what accumulate does is the same, and slower.
-    for earlier, later in itertools.pairwise(_wide(kept)):
-        np.bitwise_xor(earlier, later, out=later)
+    for before, new in enumerate(change[part.start + 1 : part.stop]):
+        np.bitwise_xor(pictures[before], new, pictures[before + 1])
     return kept
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from p2prl.core.messages import WEIGHTS_CODEC
 from p2prl.core.schema import DTYPE_SIZES
 from p2prl.errors import LocalProtocolError, RemoteProtocolError
-from p2prl.wire.blocks import Array, Buffer, wire_dtype
+from p2prl.wire.blocks import Array, Buffer, dtype_name, wire_dtype
 from p2prl.wire.keyframes import join_parts, split_parts
 from p2prl.wire.planes import CHANGE, pack_change, pack_numbers, unpack_numbers, unsigned
 
@@ -237,11 +237,12 @@ def _lay_out(weights: Mapping[str, Array], halves: bool) -> tuple[list[Entry], N
 
 
 def _name(array: Array) -> str:
-    if array.dtype.name not in DTYPE_SIZES:
+    name = dtype_name(array.dtype)
+    if name not in DTYPE_SIZES:
         raise LocalProtocolError(
             f"arrays of {array.dtype} cannot cross the wire; use one of {', '.join(DTYPE_SIZES)}"
         )
-    return array.dtype.name
+    return name
 
 
 def _fits_half(array: Array) -> bool:

@@ -22,7 +22,7 @@ from bench_parts import pictures
 from bench_parts.kinds import Bar, Case, Unavailable
 from p2prl.wire.blocks import pack
 from p2prl.wire.columns import open_pictures, pack_column, unpack_column
-from p2prl.wire.pictures import Pictures, unpack_block
+from p2prl.wire.pictures import unpack_block
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _TICKS, _STACK, _SIDE = 64, 4, 84
@@ -134,10 +134,10 @@ def _speeds(name: str, bundles: list[Array], turns: int, span_s: float) -> Itera
         yield _speed(f"{name}: decode, each picture once", kept)
 
 
-def _each_once(codec: str, block: bytes, shape: tuple[int, ...]) -> list[Pictures]:
+def _each_once(codec: str, block: bytes, shape: tuple[int, ...]) -> list[Any]:
     """As a trainer reads them, before they are stacked anew."""
     slots = open_pictures(codec, block, "uint8", shape)
-    return [unpack_block(slots.codec, one, shape[0], shape[2:]) for one in slots.blocks]
+    return [unpack_block(slots.codec, one, shape[0], shape[2:]).kept() for one in slots.blocks]
 
 
 def _speed(name: str, found: dict[str, list[float]]) -> Case:

@@ -15,8 +15,9 @@ from p2prl.nodes import player
 from p2prl.nodes.process import configure_logging
 from p2prl.nodes.wiring import PlayerConfig
 
-#: How many bundles are played, and how many are handed over each second (0: as many as can be).
-COUNT, PACE = "P2PRL_BENCH_COUNT", "P2PRL_BENCH_PACE"
+#: How many bundles are played, how many are handed over each second (0: as many as can be), and how many before that
+#: at once.
+COUNT, PACE, FIRST = "P2PRL_BENCH_COUNT", "P2PRL_BENCH_PACE", "P2PRL_BENCH_FIRST"
 #: How often it is looked whether another one is due.
 _LOOK_S = 0.002
 
@@ -27,20 +28,22 @@ class Replayer(player.Player):
     def __init__(self, config: PlayerConfig, loop: Loop) -> None:
         super().__init__(config, loop)
         self._count = int(os.environ.get(COUNT, "32"))
-        self._pace = float(os.environ.get(PACE, "0"))
+        self._pace, self._first = float(os.environ.get(PACE, "0")), int(os.environ.get(FIRST, "0"))
         self._played: list[Bundle] = []
         self._given, self._began = 0, 0.0
         if self._pace:
             loop.every(_LOOK_S, lambda: None)  # after it the loop asks for work
 
     def _work(self) -> bool:
-        if self._played and self._pace and self._given >= self._pace * (self.loop.now() - self._began):
+        paced = self._given - self._first
+        if self._played and self._pace and paced >= self._pace * (self.loop.now() - self._began):
             return False
         return super()._work()
 
     def _play(self) -> Bundle:
         while len(self._played) < self._count:
             self._played.append(super()._play())
+        if self._given <= self._first:
             self._began = self.loop.now()
         self._given += 1
         return self._played[self._given % self._count]

@@ -56,6 +56,12 @@ PARTS = (
         65,
     ),
     Part(
+        "updates",
+        "bench_parts.updates",
+        "a run's updates beside its learner's alone, while a player plays",
+        90,
+    ),
+    Part(
         "scaling",
         "bench_parts.scaling",
         "real-time players in network namespaces, 1 to 40: env steps stored, beside as many times one player's",

@@ -157,9 +157,9 @@ class Running:
         home, env = self.folder / f"home-{name}", {**_environment(), **environment}
         return self._stack.enter_context(kit.Program(*where, *arguments, home=home, env=env, module=module))
 
-    def feed(self, agent: str, played: int, pace: float = 0.0) -> kit.Program:
-        """One member whose player hands over what it played again and again."""
-        environment = {replayer.COUNT: str(played), replayer.PACE: str(pace)}
+    def feed(self, agent: str, played: int, pace: float = 0.0, first: int = 0) -> kit.Program:
+        """One member whose player hands over what it played again and again: so many at once, then at the pace."""
+        environment = {replayer.COUNT: str(played), replayer.PACE: str(pace), replayer.FIRST: str(first)}
         return self.join("--agent", f"{AGENTS}:{agent}", module="bench_parts.fed", **environment)
 
 

@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from p2prl_agents.maths import discounts, explained_variance, gae, importance_weights, n_step, real, vtrace
+from p2prl_agents.maths import (
+    discounts,
+    explained_variance,
+    gae,
+    importance_weights,
+    n_step,
+    n_step_of_first,
+    real,
+    vtrace,
+)
 
 from p2prl.core.schema import RESET, TERMINATED, TRUNCATED
 
@@ -235,6 +244,17 @@ def test_n_step_is_the_plain_sum(data: tuple, gamma: float, steps: int) -> None:
                     0 if ended else gamma ** (last - tick), abs=1e-5
                 )
                 assert parts.row[row, tick] == last
+
+
+@settings(max_examples=200, deadline=None)
+@given(sessions(), st.floats(0, 1), st.integers(1, 6))
+def test_n_step_of_the_first_ticks_is_that_of_all(data: tuple, gamma: float, steps: int) -> None:
+    reward, flags, _, _ = data
+    every, first = n_step(reward, flags, gamma, steps), n_step_of_first(reward, flags, gamma, steps)
+    assert first.partial.dtype == first.discount.dtype == np.float32
+    np.testing.assert_allclose(first.partial, every.partial[:, :1], atol=1e-4)
+    np.testing.assert_array_equal(first.discount, every.discount[:, :1])
+    np.testing.assert_array_equal(first.row, every.row[:, :1])
 
 
 # --- corrections

@@ -69,6 +69,21 @@ def test_a_player_and_a_learner_compute_the_same(kind: str, core: Any, activatio
             state = {name: values * keep[:, tick, None] for name, values in state.items()}
 
 
+@pytest.mark.parametrize("rows", [3, 200])
+def test_tanh_of_many_is_a_players_and_has_torchs_gradient(rows: int) -> None:
+    """Few go through torch, many through numpy: nobody can tell."""
+    values = torch.linspace(-9, 9, rows * 64).reshape(rows, 64)
+    ours, theirs = (values.clone().requires_grad_(True) for _ in range(2))
+    out, plain = TorchOps().tanh(ours), torch.tanh(theirs)
+    (out * values).sum().backward()
+    (plain * values).sum().backward()
+    torch.testing.assert_close(out, plain, atol=1e-6, rtol=1e-5)
+    np.testing.assert_allclose(out.detach().numpy(), NumpyOps().tanh(values.numpy()), atol=1e-6)
+    torch.testing.assert_close(ours.grad, theirs.grad, atol=1e-5, rtol=1e-4)
+    with torch.no_grad():
+        torch.testing.assert_close(TorchOps().tanh(values), torch.tanh(values), atol=1e-6, rtol=1e-5)
+
+
 @pytest.mark.parametrize("core", ["gru", "lstm"])
 def test_the_core_is_torchs_own(core: Any) -> None:
     """The same numbers as torch.nn.GRU and LSTM with the same weights."""

@@ -209,7 +209,8 @@ def test_a_uniform_batch_says_that_each_sample_was_as_likely_as_any() -> None:
 
 
 @pytest.mark.parametrize(
-    ("batch", "side", "batches"), [(8, 1, 4), (8, 20_000, 2), (8, 100_000, 1), (40_000, 1, 2), (90_000, 1, 1)]
+    ("batch", "side", "batches"),
+    [(8, 1, 16), (8, 20_000, 2), (8, 100_000, 1), (40_000, 1, 2), (90_000, 1, 1)],
 )
 def test_few_batches_are_asked_for_at_once_where_they_are_large(batch: int, side: int, batches: int) -> None:
     """Two groups ahead, of as many batches as fit; and no ask that a shard would refuse."""
@@ -221,3 +222,30 @@ def test_few_batches_are_asked_for_at_once_where_they_are_large(batch: int, side
     sampler.replied(0, reply, [])
     asked = [ask.count for _, ask in sampler.asks(1.0, 0)]
     assert asked == [batches * batch] * 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "per_insert", "window", "batches"),
+    [
+        ("uniform", 0.0, 1, 16),
+        ("prioritised", 0.0, 1, 4),  # priorities of many updates ago are none
+        ("uniform", 8.0, 1, 16),
+        ("uniform", 0.4, 1, 6),  # 800 ticks of tolerance, and two of 64 for each batch
+        ("uniform", 8.0, 0, 16),
+        ("uniform", 1.0, 0, 4),
+    ],
+)
+def test_what_is_asked_for_ahead_stays_within_the_limiters_tolerance(
+    kind: str, per_insert: float, window: int, batches: int
+) -> None:
+    spec = ReplaySpec(
+        kind=kind, ticks=TICKS, batch=64, window=window, min_ticks=0, samples_per_insert=per_insert
+    )
+    sampler = Sampler(SCHEMA, spec, seed=1)
+    sampler.shards_listed({0: "a"})
+    [(_, ask)] = sampler.asks(0.0, 0)
+    held = SampleReply(
+        ask=ask.ask, count=0, mass=10**6, inserted_ticks=10**6, boot_id="a", priority_total=1.0
+    )
+    sampler.replied(0, held, [])
+    assert {ask.count for _, ask in sampler.asks(1.0, 0)} == {batches * 64}

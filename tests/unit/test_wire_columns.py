@@ -138,7 +138,7 @@ def test_a_slot_can_be_read_by_itself_and_any_rows_of_it() -> None:
     codec, block = pack_column(array)
     kept = [bytes(one) for one in pictures.blocks_of(block, 3, "uint8", 20, (4, 24, 24))]
     found = pictures.unpack_block(codec, kept[1], 20, (4, 24, 24))
-    assert len(found.kept) == 4 + 19 + 3
+    assert len(found.kept()) == 4 + 19 + 3
     out = np.empty((5, 4, 24, 24), np.uint8)
     found.write(6, out)
     assert same(out, array[6:11, 1])
