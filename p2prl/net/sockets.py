@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 import zmq
 
@@ -47,26 +47,33 @@ _RECONSIDER_S = 0.25
 _BIND_AGAIN_S, _BIND_GIVE_UP_S = 0.01, 5.0
 #: Between two cuts of one server: on an open host strangers could else have everybody cut without end.
 _REOPEN_S = 0.5
+#: Plain numbers: for each message an enum's `|` and `&` cost as much as the message.
+_NOW, _MORE, _READABLE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE), int(zmq.POLLIN)
 
 
 class PortTaken(P2prlError):
     """Somebody else listens on the port."""
 
 
-class Received(NamedTuple):
+class Received:
     """One message.
 
     Attributes:
         peer: the ROUTER's name for the connection; empty on other sockets.
-        user: the peer's CURVE key in Z85; empty without CURVE.
-        address: the peer's IP address; filled in by ROUTER sockets only.
+        user: the peer's CURVE key in Z85; empty on clients, and without CURVE.
         frames: the message.
     """
 
-    peer: bytes
-    user: str
-    address: str
-    frames: list[Frame]
+    __slots__ = ("_parts", "frames", "peer", "user")
+
+    def __init__(self, peer: bytes, user: str, parts: list[zmq.Frame]) -> None:
+        self.peer, self.user, self._parts = peer, user, parts
+        self.frames: list[Frame] = [part.buffer for part in parts]
+
+    @property
+    def address(self) -> str:
+        """The peer's IP address; empty where there is none (ipc)."""
+        return _property(self._parts[0], "Peer-Address").removeprefix("::ffff:") if self._parts else ""
 
 
 @dataclass(frozen=True)
@@ -85,6 +92,10 @@ class Socket:
     def __init__(self, raw: zmq.Socket[bytes], kind: Kind) -> None:
         self.raw = raw
         self.kind = kind
+        #: ZAP names the keys of those who connect.
+        self.names_peers = False
+        #: A message came, and another may be there: to ask costs less than to try, which raises if there is none.
+        self._asks = False
         #: Where a server listens, as libzmq writes it; where it is about to listen again.
         self.endpoints: list[str] = []
         self.unbound: list[str] = []
@@ -95,9 +106,13 @@ class Socket:
 
     def send(self, frames: Sequence[Frame], peer: bytes = b"") -> bool:
         """Queue one message. False if it was not queued: the queue is full, or the peer is gone."""
-        parts = [peer, *frames] if self.kind == "router" else list(frames)
+        send = self.raw.send
         try:
-            self.raw.send_multipart(parts, flags=zmq.NOBLOCK, copy=False)
+            if self.kind == "router":
+                send(peer, _MORE, False)
+            for frame in frames[:-1]:
+                send(_as_came(frame), _MORE, False)
+            send(_as_came(frames[-1]), _NOW, False)
         except zmq.Again:
             return False
         except zmq.ZMQError as error:
@@ -108,17 +123,21 @@ class Socket:
 
     def receive(self) -> Received | None:
         """The next message, or None if nothing is waiting."""
+        raw = self.raw
+        if self._asks and not cast(int, raw.get(zmq.EVENTS)) & _READABLE:
+            self._asks = False
+            return None
         try:
-            parts = self.raw.recv_multipart(flags=zmq.NOBLOCK, copy=False)
+            part = raw.recv(_NOW, False)
         except zmq.Again:
             return None
-        peer = b""
-        if self.kind == "router":
-            peer, parts = parts[0].bytes, parts[1:]
-        if not parts:
-            return Received(peer, "", "", [])
-        address = _property(parts[0], "Peer-Address").removeprefix("::ffff:") if peer else ""
-        return Received(peer, _property(parts[0], "User-Id"), address, [part.buffer for part in parts])
+        self._asks, parts = True, [part]
+        while part.more:
+            part = raw.recv(_NOW, False)
+            parts.append(part)
+        peer = parts.pop(0).bytes if self.kind == "router" else b""
+        user = _property(parts[0], "User-Id") if self.names_peers and parts else ""
+        return Received(peer, user, parts)
 
     def wait(self, timeout_s: float) -> bool:
         """Block until something can be received; for short dialogues outside a loop."""
@@ -152,15 +171,18 @@ class Socket:
         self.raw.close()
 
 
+def _as_came(frame: Frame) -> Frame | zmq.Frame:
+    """What is passed on whole goes as libzmq gave it, without a copy."""
+    if isinstance(frame, memoryview) and isinstance(frame.obj, zmq.Frame) and frame.nbytes == len(frame.obj):
+        return frame.obj
+    return frame
+
+
 def _property(frame: zmq.Frame, name: str) -> str:
     try:
         return cast(str, frame.get(name))
     except zmq.ZMQError:  # EINVAL: the connection has no such property (no CURVE, or ipc)
         return ""
-
-
-def _nobody_listens(_rejected: Rejected) -> None:
-    """The default of `rejected`."""
 
 
 class Network:
@@ -177,7 +199,7 @@ class Network:
         self,
         loop: Loop | None = None,
         admits: Admits | None = None,
-        rejected: Callable[[Rejected], None] = _nobody_listens,
+        rejected: Callable[[Rejected], None] = lambda rejected: None,
     ) -> None:
         self._context = zmq.Context()
         self._sockets: list[Socket] = []
@@ -215,7 +237,7 @@ class Network:
         if keys is not None:
             socket.raw.curve_secretkey = keys.secret.encode()
             socket.raw.curve_publickey = keys.public.encode()
-            socket.raw.curve_server = True
+            socket.raw.curve_server = socket.names_peers = True
             socket.raw.zap_domain = self._desk.add(name, admits or self._admits, self._rejected)
             if self._loop is not None:
                 self._watch(socket, name, self._loop)
