@@ -145,8 +145,11 @@ class Loop:
         now = self.now()
         while self._timers and self._timers[0][0] <= now and not self.stopping():
             due, _, timer = heapq.heappop(self._timers)
-            if timer.cancelled:
-                continue
-            timer.handler()
+            if not timer.cancelled:
+                timer.handler()
+                self._ring_again(timer, due, now)
+
+    def _ring_again(self, timer: Timer, due: float, now: float) -> None:
+        if not timer.cancelled:
             # A loop that was suspended skips the calls it missed instead of making them all at once.
             heapq.heappush(self._timers, (max(due + timer.interval_s, now), next(self._order), timer))
