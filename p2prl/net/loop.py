@@ -37,7 +37,8 @@ class Loop:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+        #: Monotonic seconds.
+        self.now = clock
         self._poller = zmq.Poller()
         self._handlers: dict[object, Callable[[], None]] = {}
         self._writers: dict[object, Callable[[], None]] = {}
@@ -45,10 +46,6 @@ class Loop:
         self._order = itertools.count()
         self._idle: Callable[[], bool] | None = None
         self._result: int | None = None
-
-    def now(self) -> float:
-        """Monotonic seconds."""
-        return self._clock()
 
     def on_readable(self, socket: Socket, handler: Callable[[], None]) -> None:
         """Call `handler` whenever `socket` has something; it should drain the socket, within reason."""

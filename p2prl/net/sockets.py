@@ -17,12 +17,13 @@ import zmq
 from p2prl.errors import LocalProtocolError, P2prlError
 from p2prl.net.handshakes import HandshakeWatch
 from p2prl.net.keys import KeyPair
+from p2prl.net.received import Frame as Frame
+from p2prl.net.received import Received as Received
+from p2prl.net.received import as_came, text_of
 from p2prl.net.zap import Admits, Answer, Rejected, ZapDesk
 
 if TYPE_CHECKING:
     from p2prl.net.loop import Loop, Timer
-
-Frame = bytes | memoryview
 
 _TYPES = {
     "router": zmq.ROUTER,
@@ -41,8 +42,8 @@ _HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS = 5_000, 15_000
 _RECONNECT_MS, _RECONNECT_MAX_MS = 100, 5_000
 #: A server ends a handshake that took longer, a peer's that waits for ZAP too; longer than zap.HOLD_S.
 _HANDSHAKE_MS = 10_000
-#: While zap.py holds somebody.
-_RECONSIDER_S = 0.25
+#: While zap.py holds somebody; between two looks at broken handshakes.
+_RECONSIDER_S, _BROKEN_S = 0.25, 0.25
 #: A port that was let go may be taken for a moment still: tried again so often, for so long.
 _BIND_AGAIN_S, _BIND_GIVE_UP_S = 0.01, 5.0
 #: Between two cuts of one server: on an open host strangers could else have everybody cut without end.
@@ -53,27 +54,6 @@ _NOW, _MORE, _READABLE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE), int(z
 
 class PortTaken(P2prlError):
     """Somebody else listens on the port."""
-
-
-class Received:
-    """One message.
-
-    Attributes:
-        peer: the ROUTER's name for the connection; empty on other sockets.
-        user: the peer's CURVE key in Z85; empty on clients, and without CURVE.
-        frames: the message.
-    """
-
-    __slots__ = ("_parts", "frames", "peer", "user")
-
-    def __init__(self, peer: bytes, user: str, parts: list[zmq.Frame]) -> None:
-        self.peer, self.user, self._parts = peer, user, parts
-        self.frames: list[Frame] = [part.buffer for part in parts]
-
-    @property
-    def address(self) -> str:
-        """The peer's IP address; empty where there is none (ipc)."""
-        return _property(self._parts[0], "Peer-Address").removeprefix("::ffff:") if self._parts else ""
 
 
 @dataclass(frozen=True)
@@ -111,8 +91,8 @@ class Socket:
             if self.kind == "router":
                 send(peer, _MORE, False)
             for frame in frames[:-1]:
-                send(_as_came(frame), _MORE, False)
-            send(_as_came(frames[-1]), _NOW, False)
+                send(as_came(frame), _MORE, False)
+            send(as_came(frames[-1]), _NOW, False)
         except zmq.Again:
             return False
         except zmq.ZMQError as error:
@@ -136,7 +116,7 @@ class Socket:
             part = raw.recv(_NOW, False)
             parts.append(part)
         peer = parts.pop(0).bytes if self.kind == "router" else b""
-        user = _property(parts[0], "User-Id") if self.names_peers and parts else ""
+        user = text_of(parts[0], "User-Id") if self.names_peers and parts else ""
         return Received(peer, user, parts)
 
     def wait(self, timeout_s: float) -> bool:
@@ -171,20 +151,6 @@ class Socket:
         self.raw.close()
 
 
-def _as_came(frame: Frame) -> Frame | zmq.Frame:
-    """What is passed on whole goes as libzmq gave it, without a copy."""
-    if isinstance(frame, memoryview) and isinstance(frame.obj, zmq.Frame) and frame.nbytes == len(frame.obj):
-        return frame.obj
-    return frame
-
-
-def _property(frame: zmq.Frame, name: str) -> str:
-    try:
-        return cast(str, frame.get(name))
-    except zmq.ZMQError:  # EINVAL: the connection has no such property (no CURVE, or ipc)
-        return ""
-
-
 class Network:
     """A process's ZeroMQ context, with the options and the keys of this project.
 
@@ -208,11 +174,7 @@ class Network:
         self._loop = loop
         self._desk = ZapDesk()
         self._holding: Timer | None = None
-        if loop is not None:
-            # Bound before any server: libzmq asks nobody, and admits all, as long as no handler is there.
-            self._zap = self._make("router", Limits())
-            self._zap.raw.bind(_ZAP_ENDPOINT)
-            loop.on_readable(self._zap, self._answer_zap)
+        self._zap: Socket | None = None
 
     def server(
         self,
@@ -232,6 +194,8 @@ class Network:
         Raises:
             PortTaken: naming the endpoint.
         """
+        if keys is not None:
+            self._open_desk()
         socket = self._make(kind, limits)
         socket.raw.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
         if keys is not None:
@@ -245,17 +209,24 @@ class Network:
             self._bind(socket, endpoint)
         return socket
 
+    def _open_desk(self) -> None:
+        """Before any server with keys: libzmq asks nobody, and admits all, as long as no handler is there."""
+        if self._loop is not None and self._zap is None:
+            self._zap = self._make("router", Limits())
+            self._zap.raw.bind(_ZAP_ENDPOINT)
+            self._loop.on_readable(self._zap, self._answer_zap)
+
     def _watch(self, socket: Socket, name: str, loop: Loop) -> None:
-        """Tell of handshakes that break before ZAP is asked."""
+        """Tell of handshakes that break before ZAP is asked: soon, for each socket in the poll costs each turn."""
 
         def broke(reason: str) -> None:
             self._rejected(Rejected(name, "", reason, ""))
 
         watch = HandshakeWatch(socket.raw, self._make("pair", Limits(linger_ms=0)), broke)
-        loop.on_readable(watch.pair, watch.read)
+        timer = loop.every(_BROKEN_S, watch.read)
 
         def end() -> None:
-            loop.forget(watch.pair)
+            timer.cancel()
             watch.close()
 
         socket.before_close(end)
@@ -385,12 +356,14 @@ class Network:
 
     def _answer_zap(self) -> None:
         assert self._loop is not None
+        assert self._zap is not None
         while (request := self._zap.receive()) is not None:
             frames = [bytes(frame) for frame in request.frames]
             self._send_zap(self._desk.asked(request.peer, frames, self._loop.now()))
 
     def _send_zap(self, answers: Sequence[Answer]) -> None:
         for answer in answers:
+            assert self._zap is not None
             self._zap.send(answer.frames, answer.peer)  # not taken: the peer hung up meanwhile
         if self._desk.held and self._holding is None and self._loop is not None:
             self._holding = self._loop.every(_RECONSIDER_S, self.reconsider)

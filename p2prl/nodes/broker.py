@@ -320,7 +320,7 @@ class Broker:
         index = receipts.shard
         self.desk.counted(index, receipts.steps_total, receipts.inserted_ticks)
         self.episodes.ended(receipts.episodes)
-        self.evaluation.evaluations.played(length for _, length, _ in receipts.episodes)
+        self.evaluation.evaluations.played([length for _, length, _ in receipts.episodes])
         peer = self.members.receipts(receipts, self.loop.now())
         if peer is None or not receipts.verdicts:
             return  # nobody waits for these; a restarted broker's members send again
