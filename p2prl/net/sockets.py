@@ -75,7 +75,7 @@ class Socket:
         #: ZAP names the keys of those who connect.
         self.names_peers = False
         #: A message came, and another may be there: to ask costs less than to try, which raises if there is none.
-        self._asks = False
+        self._asks, self._look = False, [(raw, _READABLE)]
         #: Where a server listens, as libzmq writes it; where it is about to listen again.
         self.endpoints: list[str] = []
         self.unbound: list[str] = []
@@ -104,7 +104,7 @@ class Socket:
     def receive(self) -> Received | None:
         """The next message, or None if nothing is waiting."""
         raw = self.raw
-        if self._asks and not cast(int, raw.get(zmq.EVENTS)) & _READABLE:
+        if self._asks and not zmq.zmq_poll(self._look, 0):
             self._asks = False
             return None
         try:
