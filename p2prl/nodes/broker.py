@@ -374,8 +374,10 @@ class Broker:
             self.control.send(newer, received.peer)
 
     def _grant(self) -> int | None:
+        if (ceiling := self.trainer.insert_ceiling) is None:
+            return None
         members = sum(member.players > 0 for member in self.roster.live())
-        return share_out(self.trainer.insert_ceiling, self.desk.inserted, members)
+        return share_out(ceiling, self.desk.inserted, members)
 
     def regrant(self) -> None:
         """Tell members whose grant changed enough to matter; receipts and heartbeats carry it anyway."""

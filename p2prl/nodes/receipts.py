@@ -14,7 +14,7 @@ from p2prl.core import messages as m
 from p2prl.net.loop import Loop, Timer
 
 #: A window holds far more than comes in this time.
-_TOGETHER_S = 0.005
+_TOGETHER_S = 0.01
 #: Of one ShardReceipts. An episode takes at most 28 bytes: half of what a message on control may have.
 _EPISODES_AT_ONCE = 4000
 

@@ -53,7 +53,7 @@ def test_in_a_stream_verdicts_go_together_and_the_last_one_too() -> None:
     desk.store("a", "b")
     desk.store("a")
     assert desk.seqs() == [("a", [0])]
-    desk.after(0.006)
+    desk.after(0.011)
     assert desk.seqs() == [("a", [0]), ("a", [1, 3]), ("b", [2])]
     assert [episode[0] for said in desk.said for episode in said.episodes] == [0.0, 1.0, 3.0, 2.0]
     assert [(said.steps_total, said.inserted_ticks) for said in desk.said] == [(1, 2), (4, 8), (4, 8)]
@@ -65,13 +65,13 @@ def test_what_comes_after_the_time_is_over_does_not_wait_for_the_timer() -> None
     desk = Desk()
     desk.store("a")
     desk.store("a")
-    desk.clock.now += 0.02  # one long turn: the timer could not ring
+    desk.clock.now += 0.03  # one long turn: the timer could not ring
     desk.store("a")
     assert desk.seqs() == [("a", [0]), ("a", [1, 2])]
     desk.store("a")
     desk.after(0.001)  # the old timer is gone; the new one is not due
     assert len(desk.said) == 2
-    desk.after(0.005)
+    desk.after(0.01)
     assert desk.seqs()[-1] == ("a", [3])
 
 
