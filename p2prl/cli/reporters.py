@@ -15,7 +15,6 @@ from rich.console import Console
 from p2prl.cli import joincode, output, qr, shapes, view
 from p2prl.cli.screen import Screen, log_text
 from p2prl.core.messages import CodeNews, StatusReply
-from p2prl.nodes import checkpoint
 from p2prl.nodes.report import HostStarted, HostStopped, Joined, Left, MemberStatus
 from p2prl.words import many
 
@@ -316,6 +315,8 @@ def started_lines(info: HostStarted) -> list[str]:
 
 def stopped_lines(info: HostStopped, started: HostStarted | None) -> list[str]:
     """Why it ended, and what can be done next; an error's text is what the command itself ends with."""
+    from p2prl.nodes import checkpoint  # with it comes numpy, which a joiner's own process does without
+
     detail = info.text if info.reason == "return" else ""
     lines = [f"stopped: {info.reason}" + (f" ({output.safe(detail)})" if detail else "")]
     there = started is not None and checkpoint.is_run(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 WINDOW = 100
 
@@ -16,13 +16,11 @@ class EpisodeStats:
         self._best: deque[float] = deque(maxlen=WINDOW)
         self._all: deque[float] = deque(maxlen=WINDOW)
 
-    def ended(self, episodes: Iterable[tuple[float, int, float]]) -> None:
+    def ended(self, episodes: Sequence[tuple[float, int, float]]) -> None:
         """Episodes ended: (return, length in steps, ladder level)."""
-        for value, _, level in episodes:
-            self.count += 1
-            self._all.append(value)
-            if level == 0.0:
-                self._best.append(value)
+        self.count += len(episodes)
+        self._all.extend([value for value, _, _ in episodes[-WINDOW:]])
+        self._best.extend([value for value, _, level in episodes if level == 0.0])
 
     @property
     def mean(self) -> float | None:

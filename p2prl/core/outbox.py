@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from p2prl.core.messages import Books, ShardAddress, Verdict
 
 #: Verdicts that settle a bundle. Only `busy` does not: the bundle stays, and is sent again later.
@@ -20,8 +22,7 @@ _BUSY_RETRY_S, _BUSY_RETRY_MAX_S = 0.25, 5.0
 _RESEND_MAX_S = 60.0
 
 
-@dataclass(frozen=True)
-class Name:
+class Name(msgspec.Struct, frozen=True):
     """What a shard knows one of this node's bundles by. An empty `boot_id` stands for the boot that runs now."""
 
     shard: int
@@ -29,8 +30,7 @@ class Name:
     seq: int
 
 
-@dataclass(frozen=True)
-class Send:
+class Send(msgspec.Struct, frozen=True):
     """Send bundle `token` to `shard` under `seq`; report `send_failed` if its socket takes nothing now.
 
     Attributes:
@@ -43,8 +43,7 @@ class Send:
     boot_id: str = ""
 
 
-@dataclass(frozen=True)
-class Forget:
+class Forget(msgspec.Struct, frozen=True):
     """Bundle `token` is settled: `status` is a settling verdict."""
 
     token: int
@@ -55,7 +54,7 @@ class Forget:
 Effect = Send | Forget
 
 
-@dataclass
+@dataclass(slots=True)
 class _Item:
     token: int
     size_bytes: int
@@ -68,7 +67,7 @@ class _Item:
     attempts: int = 0
 
 
-@dataclass
+@dataclass(slots=True)
 class _Lane:
     """One shard, seen from here."""
 
@@ -352,17 +351,16 @@ class Outbox:
         lanes = max(1, len(self._lanes))
         share_bytes = max(1, self._window_bytes // lanes)
         share_bundles = max(1, self._window_bundles // lanes)
-        open_lanes = [
-            (lane.size_bytes, lane.next_seq, shard)
-            for shard, lane in self._lanes.items()
-            if lane.up
-            and lane.blocked_until <= now
-            and (not lane.items or (lane.size_bytes < share_bytes and len(lane.items) < share_bundles))
-        ]
-        if not open_lanes:
-            return None
-        *_, shard = min(open_lanes)
-        return shard, self._lanes[shard]
+        best: tuple[int, int, int] | None = None
+        for shard, lane in self._lanes.items():
+            if not lane.boot_id or lane.blocked_until > now:
+                continue
+            if lane.items and (lane.size_bytes >= share_bytes or len(lane.items) >= share_bundles):
+                continue
+            order = (lane.size_bytes, lane.next_seq, shard)
+            if best is None or order < best:
+                best = order
+        return None if best is None else (best[2], self._lanes[best[2]])
 
     def _send_all(self, lane: _Lane, now: float) -> list[Effect]:
         if not lane.up:

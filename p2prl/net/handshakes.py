@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from p2prl.net.sockets import Socket
 
 _EVENTS = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-#: Taken at once; what is left is taken at the loop's next turn.
-_PER_TURN = 100
+#: Taken at once; what is left is taken the next time.
+_PER_TURN = 10_000
 
 
 class HandshakeWatch:

@@ -13,6 +13,8 @@ from p2prl.net.sockets import Socket
 
 #: `stop` may come from a signal handler or from the thread that watches the parent: poll never waits longer than this.
 _MAX_WAIT_S = 0.2
+#: Plain numbers: an enum's `&` in each turn costs as much as the poll.
+_IN, _OUT = int(zmq.POLLIN), int(zmq.POLLOUT)
 
 
 class Timer:
@@ -35,7 +37,8 @@ class Loop:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+        #: Monotonic seconds.
+        self.now = clock
         self._poller = zmq.Poller()
         self._handlers: dict[object, Callable[[], None]] = {}
         self._writers: dict[object, Callable[[], None]] = {}
@@ -43,10 +46,6 @@ class Loop:
         self._order = itertools.count()
         self._idle: Callable[[], bool] | None = None
         self._result: int | None = None
-
-    def now(self) -> float:
-        """Monotonic seconds."""
-        return self._clock()
 
     def on_readable(self, socket: Socket, handler: Callable[[], None]) -> None:
         """Call `handler` whenever `socket` has something; it should drain the socket, within reason."""
@@ -65,7 +64,7 @@ class Loop:
         self._watch(socket.raw)
 
     def _watch(self, raw: zmq.Socket[bytes]) -> None:
-        flags = (zmq.POLLIN if raw in self._handlers else 0) | (zmq.POLLOUT if raw in self._writers else 0)
+        flags = (_IN if raw in self._handlers else 0) | (_OUT if raw in self._writers else 0)
         if flags:
             self._poller.register(raw, flags)
         elif raw in self._poller:
@@ -121,10 +120,10 @@ class Loop:
     def _turn(self, busy: bool) -> None:
         """Wait for sockets, then call what is ready and due."""
         for raw, events in self._poller.poll(0 if busy else self._wait_ms()):
-            handler = self._handlers.get(raw) if events & zmq.POLLIN else None
+            handler = self._handlers.get(raw) if events & _IN else None
             if handler is not None:
                 handler()
-            if events & zmq.POLLOUT and raw in self._writers:
+            if events & _OUT and raw in self._writers:
                 write = self._writers.pop(raw)
                 self._watch(raw)
                 write()
@@ -143,8 +142,11 @@ class Loop:
         now = self.now()
         while self._timers and self._timers[0][0] <= now and not self.stopping():
             due, _, timer = heapq.heappop(self._timers)
-            if timer.cancelled:
-                continue
-            timer.handler()
+            if not timer.cancelled:
+                timer.handler()
+                self._ring_again(timer, due, now)
+
+    def _ring_again(self, timer: Timer, due: float, now: float) -> None:
+        if not timer.cancelled:
             # A loop that was suspended skips the calls it missed instead of making them all at once.
             heapq.heappush(self._timers, (max(due + timer.interval_s, now), next(self._order), timer))

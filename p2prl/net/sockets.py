@@ -10,19 +10,20 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 import zmq
 
 from p2prl.errors import LocalProtocolError, P2prlError
 from p2prl.net.handshakes import HandshakeWatch
 from p2prl.net.keys import KeyPair
+from p2prl.net.received import Frame as Frame
+from p2prl.net.received import Received as Received
+from p2prl.net.received import as_came, text_of
 from p2prl.net.zap import Admits, Answer, Rejected, ZapDesk
 
 if TYPE_CHECKING:
     from p2prl.net.loop import Loop, Timer
-
-Frame = bytes | memoryview
 
 _TYPES = {
     "router": zmq.ROUTER,
@@ -41,32 +42,18 @@ _HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS = 5_000, 15_000
 _RECONNECT_MS, _RECONNECT_MAX_MS = 100, 5_000
 #: A server ends a handshake that took longer, a peer's that waits for ZAP too; longer than zap.HOLD_S.
 _HANDSHAKE_MS = 10_000
-#: While zap.py holds somebody.
-_RECONSIDER_S = 0.25
+#: While zap.py holds somebody; between two looks at broken handshakes.
+_RECONSIDER_S, _BROKEN_S = 0.25, 0.25
 #: A port that was let go may be taken for a moment still: tried again so often, for so long.
 _BIND_AGAIN_S, _BIND_GIVE_UP_S = 0.01, 5.0
 #: Between two cuts of one server: on an open host strangers could else have everybody cut without end.
 _REOPEN_S = 0.5
+#: Plain numbers: for each message an enum's `|` and `&` cost as much as the message.
+_NOW, _MORE, _READABLE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE), int(zmq.POLLIN)
 
 
 class PortTaken(P2prlError):
     """Somebody else listens on the port."""
-
-
-class Received(NamedTuple):
-    """One message.
-
-    Attributes:
-        peer: the ROUTER's name for the connection; empty on other sockets.
-        user: the peer's CURVE key in Z85; empty without CURVE.
-        address: the peer's IP address; filled in by ROUTER sockets only.
-        frames: the message.
-    """
-
-    peer: bytes
-    user: str
-    address: str
-    frames: list[Frame]
 
 
 @dataclass(frozen=True)
@@ -85,6 +72,10 @@ class Socket:
     def __init__(self, raw: zmq.Socket[bytes], kind: Kind) -> None:
         self.raw = raw
         self.kind = kind
+        #: ZAP names the keys of those who connect.
+        self.names_peers = False
+        #: A message came, and another may be there: to ask costs less than to try, which raises if there is none.
+        self._asks, self._look = False, [(raw, _READABLE)]
         #: Where a server listens, as libzmq writes it; where it is about to listen again.
         self.endpoints: list[str] = []
         self.unbound: list[str] = []
@@ -95,9 +86,13 @@ class Socket:
 
     def send(self, frames: Sequence[Frame], peer: bytes = b"") -> bool:
         """Queue one message. False if it was not queued: the queue is full, or the peer is gone."""
-        parts = [peer, *frames] if self.kind == "router" else list(frames)
+        send = self.raw.send
         try:
-            self.raw.send_multipart(parts, flags=zmq.NOBLOCK, copy=False)
+            if self.kind == "router":
+                send(peer, _MORE, False)
+            for frame in frames[:-1]:
+                send(as_came(frame), _MORE, False)
+            send(as_came(frames[-1]), _NOW, False)
         except zmq.Again:
             return False
         except zmq.ZMQError as error:
@@ -108,17 +103,21 @@ class Socket:
 
     def receive(self) -> Received | None:
         """The next message, or None if nothing is waiting."""
+        raw = self.raw
+        if self._asks and not zmq.zmq_poll(self._look, 0):
+            self._asks = False
+            return None
         try:
-            parts = self.raw.recv_multipart(flags=zmq.NOBLOCK, copy=False)
+            part = raw.recv(_NOW, False)
         except zmq.Again:
             return None
-        peer = b""
-        if self.kind == "router":
-            peer, parts = parts[0].bytes, parts[1:]
-        if not parts:
-            return Received(peer, "", "", [])
-        address = _property(parts[0], "Peer-Address").removeprefix("::ffff:") if peer else ""
-        return Received(peer, _property(parts[0], "User-Id"), address, [part.buffer for part in parts])
+        self._asks, parts = True, [part]
+        while part.more:
+            part = raw.recv(_NOW, False)
+            parts.append(part)
+        peer = parts.pop(0).bytes if self.kind == "router" else b""
+        user = text_of(parts[0], "User-Id") if self.names_peers and parts else ""
+        return Received(peer, user, parts)
 
     def wait(self, timeout_s: float) -> bool:
         """Block until something can be received; for short dialogues outside a loop."""
@@ -152,17 +151,6 @@ class Socket:
         self.raw.close()
 
 
-def _property(frame: zmq.Frame, name: str) -> str:
-    try:
-        return cast(str, frame.get(name))
-    except zmq.ZMQError:  # EINVAL: the connection has no such property (no CURVE, or ipc)
-        return ""
-
-
-def _nobody_listens(_rejected: Rejected) -> None:
-    """The default of `rejected`."""
-
-
 class Network:
     """A process's ZeroMQ context, with the options and the keys of this project.
 
@@ -177,7 +165,7 @@ class Network:
         self,
         loop: Loop | None = None,
         admits: Admits | None = None,
-        rejected: Callable[[Rejected], None] = _nobody_listens,
+        rejected: Callable[[Rejected], None] = lambda rejected: None,
     ) -> None:
         self._context = zmq.Context()
         self._sockets: list[Socket] = []
@@ -186,11 +174,7 @@ class Network:
         self._loop = loop
         self._desk = ZapDesk()
         self._holding: Timer | None = None
-        if loop is not None:
-            # Bound before any server: libzmq asks nobody, and admits all, as long as no handler is there.
-            self._zap = self._make("router", Limits())
-            self._zap.raw.bind(_ZAP_ENDPOINT)
-            loop.on_readable(self._zap, self._answer_zap)
+        self._zap: Socket | None = None
 
     def server(
         self,
@@ -210,12 +194,14 @@ class Network:
         Raises:
             PortTaken: naming the endpoint.
         """
+        if keys is not None:
+            self._open_desk()
         socket = self._make(kind, limits)
         socket.raw.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
         if keys is not None:
             socket.raw.curve_secretkey = keys.secret.encode()
             socket.raw.curve_publickey = keys.public.encode()
-            socket.raw.curve_server = True
+            socket.raw.curve_server = socket.names_peers = True
             socket.raw.zap_domain = self._desk.add(name, admits or self._admits, self._rejected)
             if self._loop is not None:
                 self._watch(socket, name, self._loop)
@@ -223,17 +209,24 @@ class Network:
             self._bind(socket, endpoint)
         return socket
 
+    def _open_desk(self) -> None:
+        """Before any server with keys: libzmq asks nobody, and admits all, as long as no handler is there."""
+        if self._loop is not None and self._zap is None:
+            self._zap = self._make("router", Limits())
+            self._zap.raw.bind(_ZAP_ENDPOINT)
+            self._loop.on_readable(self._zap, self._answer_zap)
+
     def _watch(self, socket: Socket, name: str, loop: Loop) -> None:
-        """Tell of handshakes that break before ZAP is asked."""
+        """Tell of handshakes that break before ZAP is asked: soon, for each socket in the poll costs each turn."""
 
         def broke(reason: str) -> None:
             self._rejected(Rejected(name, "", reason, ""))
 
         watch = HandshakeWatch(socket.raw, self._make("pair", Limits(linger_ms=0)), broke)
-        loop.on_readable(watch.pair, watch.read)
+        timer = loop.every(_BROKEN_S, watch.read)
 
         def end() -> None:
-            loop.forget(watch.pair)
+            timer.cancel()
             watch.close()
 
         socket.before_close(end)
@@ -363,12 +356,14 @@ class Network:
 
     def _answer_zap(self) -> None:
         assert self._loop is not None
+        assert self._zap is not None
         while (request := self._zap.receive()) is not None:
             frames = [bytes(frame) for frame in request.frames]
             self._send_zap(self._desk.asked(request.peer, frames, self._loop.now()))
 
     def _send_zap(self, answers: Sequence[Answer]) -> None:
         for answer in answers:
+            assert self._zap is not None
             self._zap.send(answer.frames, answer.peer)  # not taken: the peer hung up meanwhile
         if self._desk.held and self._holding is None and self._loop is not None:
             self._holding = self._loop.every(_RECONSIDER_S, self.reconsider)

@@ -320,7 +320,7 @@ class Broker:
         index = receipts.shard
         self.desk.counted(index, receipts.steps_total, receipts.inserted_ticks)
         self.episodes.ended(receipts.episodes)
-        self.evaluation.evaluations.played(length for _, length, _ in receipts.episodes)
+        self.evaluation.evaluations.played([length for _, length, _ in receipts.episodes])
         peer = self.members.receipts(receipts, self.loop.now())
         if peer is None or not receipts.verdicts:
             return  # nobody waits for these; a restarted broker's members send again
@@ -374,8 +374,10 @@ class Broker:
             self.control.send(newer, received.peer)
 
     def _grant(self) -> int | None:
+        if (ceiling := self.trainer.insert_ceiling) is None:
+            return None
         members = sum(member.players > 0 for member in self.roster.live())
-        return share_out(self.trainer.insert_ceiling, self.desk.inserted, members)
+        return share_out(ceiling, self.desk.inserted, members)
 
     def regrant(self) -> None:
         """Tell members whose grant changed enough to matter; receipts and heartbeats carry it anyway."""

@@ -7,11 +7,11 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from p2prl.core import messages as m
 from p2prl.core.bounds import line
 from p2prl.core.codes import parse_code
-from p2prl.core.enrolment import Newcomer
 from p2prl.errors import NoHostFound, NotAdmitted, RemoteProtocolError, UpgradeNeeded
 from p2prl.net.addresses import KnownHosts, endpoint
 from p2prl.net.keys import fingerprint
@@ -20,6 +20,9 @@ from p2prl.net.tokens import Token
 from p2prl.nodes.identity import check_identity, check_standing
 from p2prl.nodes.locate import ENROL_LIMITS, Located, Search, ask_card
 from p2prl.wire import frames
+
+if TYPE_CHECKING:
+    from p2prl.core.enrolment import Newcomer
 
 #: SPAKE2 takes milliseconds; the rest is for a host that is busy.
 _ANSWER_S = 10.0
@@ -91,6 +94,10 @@ class Entry:
 
     def _prove(self, located: Located) -> m.Standing | None:
         """Until the host accepts the proof; None if `stop` was set."""
+        from p2prl.core.enrolment import (
+            Newcomer,
+        )  # with it comes the exchange, which a known node does without
+
         tries = 0
         while not self.stop.is_set():
             secret = self._secret(located)

@@ -10,7 +10,6 @@ from typing import TypeVar
 
 from p2prl.core import messages as m
 from p2prl.net.addresses import KnownHosts
-from p2prl.net.discovery import Browser
 from p2prl.net.interfaces import chosen_interfaces
 from p2prl.net.keys import load_or_create, member_lock, state_folder
 from p2prl.net.loop import Loop
@@ -62,6 +61,8 @@ def _ask_interruptibly(ask: Callable[[Question], Answer], question: Question) ->
 def _find(token: Token, search: Search) -> Located | None:
     """The host that a token is for, wherever it is now."""
     places = [(address, token.base_port) for address in token.addresses]
+    from p2prl.net.discovery import Browser  # with it come zeroconf and asyncio, for a search alone
+
     browser = Browser(search.interfaces)
     try:
         while not search.stop.is_set():

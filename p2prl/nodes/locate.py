@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from p2prl import __version__
 from p2prl.core import messages as m
@@ -15,13 +16,15 @@ from p2prl.core.bounds import line
 from p2prl.errors import NoHostFound, P2prlError, RemoteProtocolError, UpgradeNeeded, UsageError
 from p2prl.net.addresses import KnownHost, KnownHosts, endpoint, looks_like_address, parse_address
 from p2prl.net.cards import FoundHost
-from p2prl.net.discovery import Browser
 from p2prl.net.keys import state_folder
 from p2prl.net.sockets import Limits, Network
 from p2prl.nodes.options import DEFAULT_BASE_PORT
 from p2prl.nodes.wiring import MemberConfig
 from p2prl.places import refuse_path
 from p2prl.wire import frames
+
+if TYPE_CHECKING:
+    from p2prl.net.discovery import Browser
 
 ENROL_LIMITS = Limits(message_bytes=4_000, send_messages=10, receive_messages=10, linger_ms=0)
 _ASK_S = 1.0
@@ -127,6 +130,8 @@ class Search:
     # --- on the LAN
 
     def _look(self) -> Located | None:
+        from p2prl.net.discovery import Browser  # with it come zeroconf and asyncio, for a search alone
+
         browser = Browser(self.interfaces)
         began = time.monotonic()
         try:

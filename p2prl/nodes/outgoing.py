@@ -31,7 +31,7 @@ _TICK_S = 0.02
 _PER_TURN = 500
 
 
-@dataclass
+@dataclass(slots=True)
 class _Held:
     """A bundle in the window."""
 
@@ -183,9 +183,9 @@ class Outgoing:
     def took(self, bundle: m.PlayerBundle, header: Frame, payload: Frame) -> None:
         """A player handed over a bundle."""
         now, size = self._loop.now(), memoryview(header).nbytes + memoryview(payload).nbytes
-        at_once = not self.away and not self.spool.waiting and self.outbox.room
-        entry = None
+        entry, at_once = None, False
         if self.spool.active or (self.away and self.spool.begin()):
+            at_once = not self.away and not self.spool.waiting and self.outbox.room
             entry = self.spool.add(bundle, header, payload, self._current(), held=at_once)
         self._count(bundle.steps, bundle.episodes)
         if entry is None:

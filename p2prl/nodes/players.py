@@ -25,6 +25,7 @@ from p2prl.wire.keyframes import Stock
 log = logging.getLogger("p2prl")
 
 _LIMITS = Limits(message_bytes=-1, send_messages=10, receive_messages=100)
+#: Bundles that a player may hold unanswered; it is answered when it holds as many, or waits for the answer (fresh).
 _CREDIT = 2
 _BACKOFF_S, _BACKOFF_MAX_S = 0.5, 30.0
 #: A player that lived this long is forgiven its earlier failures.
@@ -49,7 +50,9 @@ class _Slot:
     steps: int = 0
     version: int = -1
     serial: int = 0
-    owes_credit: bool = False
+    #: Bundles that were taken over since its last credit; with so many it is owed the next.
+    unanswered: int = 0
+    patience: int = 1
     reason: str = "starting"
     #: The version of the keyframe that its player has; -1 for none.
     keyframe: int = -1
@@ -190,8 +193,8 @@ class Players:
     def give_credit(self) -> None:
         """The window may have room again."""
         for slot in self._slots.values():
-            if slot.owes_credit and self._room():
-                slot.owes_credit = False
+            if slot.unanswered >= slot.patience and self._room():
+                slot.unanswered = 0
                 self._send(slot, [frames.encode(m.PlayerCredit(serial=slot.serial, credit=_CREDIT))])
 
     def stop(self, timeout_s: float = 2.0) -> None:
@@ -222,7 +225,8 @@ class Players:
             self.keys.add(keys.public)
         config = self._make_config(slot.seat, slot.starts, self._endpoint, keys, server_key)
         slot.child = Child("player", config, env=ONE_THREAD)
-        slot.ready, slot.route, slot.serial, slot.owes_credit = False, b"", 0, False
+        slot.ready, slot.route, slot.serial, slot.unanswered = False, b"", 0, 0
+        slot.patience = 1 if config.run.fresh else _CREDIT
         slot.version = slot.keyframe = -1
         slot.own_failures, slot.played_from = 0, None
         slot.failed = slot.printed = ""
@@ -245,12 +249,12 @@ class Players:
             if index is None:
                 continue  # of a player that was replaced
             slot = self._slots[index]
-            if isinstance(message, m.PlayerHello):
-                self._hello(index, slot, message, received.peer)
-            elif isinstance(message, m.PlayerBundle):
+            if isinstance(message, m.PlayerBundle):
                 if received.peer != slot.route:
                     continue  # of the one who sat here before
                 self._bundle(index, slot, message, received.frames)
+            elif isinstance(message, m.PlayerHello):
+                self._hello(index, slot, message, received.peer)
             elif isinstance(message, m.PlayerDropped):
                 slot.steps += message.steps
                 self._dropped(message)
@@ -283,7 +287,7 @@ class Players:
         self.sync.player_has(index, bundle.version)
         if bundle.warning:
             self._say("warning", f"player {slot.seat.rank}", bundle.warning)
-        slot.owes_credit = True
+        slot.unanswered += 1
         self._took(bundle, parts[1], parts[2])
         self.give_credit()
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from p2prl.errors import P2prlError
 from p2prl.net.addresses import KnownHosts
-from p2prl.net.discovery import Browser
 from p2prl.net.keys import fingerprint, state_folder
 from p2prl.nodes.locate import Located, Search, ask_card
+
+if TYPE_CHECKING:
+    from p2prl.net.discovery import Browser
 
 Place = tuple[str, int]
 _PAUSE_S = 1.0
@@ -89,6 +92,8 @@ class Relocator:
     def _work(
         self, search: Search, server_key: str, places: Sequence[Place], interfaces: Sequence[str]
     ) -> None:
+        from p2prl.net.discovery import Browser  # with it come zeroconf and asyncio, for a search alone
+
         browser = Browser(interfaces)
         try:
             while not self._stop.is_set():

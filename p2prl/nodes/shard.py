@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -26,6 +25,7 @@ from p2prl.net.sockets import Frame, Limits, Network, Received
 from p2prl.net.zap import Rejected
 from p2prl.nodes.control import ControlLine
 from p2prl.nodes.process import emit, run_child
+from p2prl.nodes.receipts import TOGETHER_S, Batch, Batches, Receipts
 from p2prl.nodes.wiring import ShardConfig, push_port, sample_port
 from p2prl.replay.log import LogError
 from p2prl.replay.params import ReplayParams
@@ -53,16 +53,6 @@ _ANSWERS = 2.0
 _MAX_NAMED = 5
 _REPORT_S = 0.5
 _FSYNC_CHECK_S = 0.25
-#: Of one ShardReceipts. An episode takes at most 28 bytes: half of what a message on control may have.
-_EPISODES_AT_ONCE = 4000
-
-
-class _Batch:
-    """Verdicts of one turn for one boot of one node."""
-
-    def __init__(self) -> None:
-        self.verdicts: list[m.Verdict] = []
-        self.episodes: list[tuple[float, int, float]] = []
 
 
 class Shard:
@@ -122,6 +112,13 @@ class Shard:
             self._hello,
             self._on_control,
             self._on_refusal,
+        )
+        self.receipts = Receipts(
+            index,
+            self.loop,
+            self.control.send,
+            lambda: (self.store.steps_total, self.store.inserted_ticks),
+            together_s=0.0 if config.run.fresh else TOGETHER_S,
         )
         self.loop.every(_REPORT_S, self._report)
         self.loop.every(_FSYNC_CHECK_S, self._sync)
@@ -184,7 +181,7 @@ class Shard:
     # --- bundles
 
     def _on_bundles(self) -> None:
-        batches: dict[tuple[str, str], _Batch] = {}
+        batches: Batches = {}
         began = self.loop.now()
         for taken in range(_PER_TURN):
             received = self.pull.receive()
@@ -201,7 +198,7 @@ class Shard:
         except LogError as error:
             log.error("%s", error)  # no verdict now: the bundles come again, and are duplicates then
             return
-        self._say(batches)
+        self.receipts.add(batches)
         self._tell_who_waits()
 
     def _gather(self) -> None:
@@ -209,21 +206,7 @@ class Shard:
         self.loop.forget(self.pull)
         self.loop.after(_GATHER_S, lambda: self.loop.on_readable(self.pull, self._on_bundles))
 
-    def _say(self, batches: dict[tuple[str, str], _Batch]) -> None:
-        for (node, boot_id), batch in batches.items():
-            receipts = m.ShardReceipts(
-                shard=self.config.index,
-                node=node,
-                boot_id=boot_id,
-                verdicts=batch.verdicts,
-                episodes=batch.episodes,
-                steps_total=self.store.steps_total,
-                inserted_ticks=self.store.inserted_ticks,
-            )
-            for part in cut_receipts(receipts):
-                self.control.send(part)
-
-    def _take(self, received: Received, batches: dict[tuple[str, str], _Batch], now: float) -> None:
+    def _take(self, received: Received, batches: Batches, now: float) -> None:
         node = received.user
         if not self.guests.may_give(node):
             self._refuse(node, "not_admitted")
@@ -240,7 +223,7 @@ class Shard:
             # Without a delivery there is no sequence number to answer for.
             self.store.refuse(node, error.reason)
             return
-        batch = batches.setdefault((node, delivery.boot_id), _Batch())
+        batch = batches.setdefault((node, delivery.boot_id), Batch())
         if word == "busy":
             self._hold_back(node)
             batch.verdicts.append(m.Verdict(seq=delivery.seq, status="busy", reason="over_quota"))
@@ -362,20 +345,6 @@ def pull_limits(schema: SessionSchema) -> Limits:
     return Limits(message_bytes=message_bytes, receive_messages=queue)
 
 
-def cut_receipts(receipts: m.ShardReceipts) -> Iterator[m.ShardReceipts]:
-    """The same in messages that fit on control: short episodes in many slots come to megabytes a turn.
-
-    The verdicts are few (at most one per bundle of a turn) and go last: without them the bundles come again.
-    """
-    episodes = receipts.episodes
-    first = 0
-    while len(episodes) - first > _EPISODES_AT_ONCE:
-        some = episodes[first : first + _EPISODES_AT_ONCE]
-        yield msgspec.structs.replace(receipts, verdicts=[], episodes=some)
-        first += _EPISODES_AT_ONCE
-    yield msgspec.structs.replace(receipts, episodes=episodes[first:])
-
-
 def child_main() -> int:
     """Run a shard as a child process."""
 
@@ -385,6 +354,7 @@ def child_main() -> int:
         try:
             return loop.run()
         finally:
+            shard.receipts.say()
             shard.store.close()
             shard.network.close()
 

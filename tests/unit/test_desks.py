@@ -16,8 +16,8 @@ from p2prl.core.membership import MAX_MEMBERS, Roster
 from p2prl.errors import LocalProtocolError
 from p2prl.nodes.broker_file import Saved
 from p2prl.nodes.member_desk import MemberDesk
+from p2prl.nodes.receipts import cut_receipts
 from p2prl.nodes.recorder import Recorder
-from p2prl.nodes.shard import cut_receipts
 from p2prl.nodes.shard_desk import ShardDesk
 from p2prl.nodes.status import bounded_status
 from p2prl.wire import frames

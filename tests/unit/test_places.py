@@ -66,7 +66,7 @@ def test_a_folder_of_the_home_folder(run: Path, monkeypatch: pytest.MonkeyPatch)
 def test_a_mistyped_folder_is_told_at_once(
     command: str, text: str, run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("p2prl.nodes.locate.Browser", None)  # nobody listens for hosts
+    monkeypatch.setattr("p2prl.net.discovery.Browser", None)  # nobody listens for hosts
     assert main([command, text]) == 2
     assert capsys.readouterr().err.startswith("p2prl: no such folder: ")
 

@@ -324,3 +324,20 @@ def test_a_closed_server_is_forgotten(wire: Wire) -> None:
     again = wire.server("pull")
     wire.dial(again).send([b"hello"])
     wire.until(lambda: wire.heard(again) == (GOOD.public, b"hello"))
+
+
+def test_what_is_passed_on_arrives_as_it_came_whole_or_in_part(wire: Wire) -> None:
+    server = wire.server()
+    client = wire.dial(server)
+    client.send([b"head", bytes(range(256)) * 100, b""])
+    wire.until(lambda: server.wait(0.0))
+    came = server.receive()
+    assert came is not None
+    assert server.receive() is None
+    whole, part = came.frames[1], memoryview(came.frames[1])[256:512]
+    for _ in range(2):  # sent twice, as what gets no verdict is
+        assert server.send([b"again", whole, part, came.frames[2]], came.peer)
+        assert client.wait(10.0)
+        back = client.receive()
+        assert back is not None
+        assert [bytes(frame) for frame in back.frames] == [b"again", bytes(whole), bytes(range(256)), b""]

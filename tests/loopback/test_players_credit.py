@@ -1,0 +1,103 @@
+"""When a player is told that it may hand over more: in good time, and not for each bundle."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from p2prl.core import messages as m
+from p2prl.net.loop import Loop
+from p2prl.net.sockets import Network
+from p2prl.nodes.players import Players, _Slot
+from p2prl.wire import frames
+from tests.conftest import run_until
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="the player made by hand talks over ipc")
+
+
+class Seat:
+    """A member's players, of which one is made by hand: it only says what it is told to.
+
+    Attributes:
+        room: whether the window has some.
+        taken: serials of the bundles that the member took.
+        credits: what the player was told, by serial.
+    """
+
+    def __init__(self) -> None:
+        self.loop = Loop()
+        self.network, self.far = Network(self.loop), Network()
+        self.room = True
+        self.taken: list[int] = []
+        self.credits: list[int] = []
+        self.players = Players(
+            self.loop,
+            self.network,
+            lambda *_: pytest.fail("no process is to be started"),  # type: ignore[arg-type]
+            lambda bundle, header, payload: self.taken.append(bundle.serial),
+            lambda: self.room,
+            lambda dropped: None,
+            lambda failure: None,
+            lambda said, faulty: None,
+            lambda level, source, text: None,
+        )
+        self.slot = self.players._slots[0] = _Slot(m.Seat(rank=0, seed=1), due=float("inf"))
+        self.socket = self.far.client("dealer", self.players._endpoint, None, None)
+        self.loop.on_readable(self.socket, self._hear)
+        self.socket.send([frames.encode(m.PlayerHello(rank=0))])
+        run_until(self.loop, lambda: self.slot.ready)
+
+    def _hear(self) -> None:
+        while (received := self.socket.receive()) is not None:
+            said = frames.decode_to_player(received.frames[0])
+            assert isinstance(said, m.PlayerCredit)
+            self.credits.append(said.serial)
+
+    def give(self, *serials: int) -> None:
+        """Hand over bundles; returns once they were taken."""
+        for serial in serials:
+            bundle = m.PlayerBundle(rank=0, serial=serial, ticks=1, steps=1, episodes=0, version=0)
+            self.socket.send([frames.encode(bundle), b"header", b"payload"])
+        run_until(self.loop, lambda: self.taken[-1:] == [serials[-1]])
+
+    def close(self) -> None:
+        self.players.close()
+        self.network.close()
+        self.far.close()
+
+
+@pytest.fixture
+def seat() -> Iterator[Seat]:
+    seat = Seat()
+    yield seat
+    seat.close()
+
+
+def test_a_player_that_plays_on_meanwhile_is_answered_for_two_bundles_at_once(seat: Seat) -> None:
+    seat.slot.patience = 2
+    seat.give(0)
+    seat.give(1)
+    run_until(seat.loop, lambda: seat.credits == [1])
+    seat.give(2, 3)
+    run_until(seat.loop, lambda: seat.credits == [1, 3])
+
+
+def test_a_player_that_waits_for_the_answer_gets_one_for_each_bundle(seat: Seat) -> None:
+    for serial in range(3):
+        seat.give(serial)
+        run_until(seat.loop, lambda serial=serial: seat.credits[-1:] == [serial])
+    assert seat.credits == [0, 1, 2]
+
+
+def test_without_room_the_answer_comes_once_there_is_some(seat: Seat) -> None:
+    seat.slot.patience = 2
+    seat.room = False
+    seat.give(0, 1)
+    seat.players.give_credit()
+    assert seat.slot.unanswered == 2
+    seat.room = True
+    seat.players.give_credit()
+    run_until(seat.loop, lambda: seat.credits)
+    assert seat.credits == [1]
