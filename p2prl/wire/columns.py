@@ -40,6 +40,8 @@ CODECS = (RAW, LZ4, PLANES, *pictures.AXES)
 
 #: Planes that saved fewer bytes than this are not tried for so many bundles.
 _WORTH_BYTES, _SKIPPED = 16, 15
+#: Up to here one copy, byte by byte, is faster than one for each place of a byte.
+_AT_ONCE_BYTES = 32 * 1024
 
 
 class ColumnPacker:
@@ -92,8 +94,10 @@ class ColumnPacker:
                 return PLANES, planes
         return (LZ4, block) if len(block) < plain.nbytes else (RAW, plain.tobytes())
 
-    def _planes(self, plain: Array) -> Array:
-        """The bytes `[itemsize, elements of a row * slots * rows]`."""
+    def _planes(self, plain: Array) -> Array | bytes:
+        """The bytes `[itemsize, elements of a row, slots, rows]`."""
+        if plain.nbytes <= _AT_ONCE_BYTES:
+            return plain.view(np.uint8).reshape(*plain.shape[:2], -1, plain.itemsize).tobytes("F")
         numbers = plain.view(self._unsigned).reshape(*plain.shape[:2], -1)
         return to_planes(numbers.transpose(2, 1, 0).ravel())
 
