@@ -26,7 +26,7 @@ ONE_THREAD = {
     "MKL_NUM_THREADS": "1",
     "VECLIB_MAXIMUM_THREADS": "1",  # numpy on macOS
 }
-#: glibc gives large pieces of memory back to the system as soon as they are freed, and gets them again page by page: of a
+#: glibc gives large pieces of memory back to the system once they are freed, and gets them again page by page: of a
 #: bundle of pictures that took two thirds of the time. So freed memory is kept; other systems do not read these. What
 #: the user has set of them counts.
 KEEP_MEMORY = {
