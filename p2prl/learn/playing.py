@@ -77,6 +77,7 @@ class Playing:
             rng=np.random.default_rng(np.random.SeedSequence(seed)),
             level=np.array([ladder_level(rank * slots + slot, ladder) for slot in range(slots)]),
         )
+        self._levels: list[float] = self.explore.level.tolist()
         self._spec, self._schema, self._actor, self._slots = spec, schema, actor, slots
         self._seed = seed
         self.failures, self.failure, self.warnings = 0, "", list[str]()
@@ -243,7 +244,7 @@ class Playing:
             self._annealing[slot] = annealing(self._actor)
         else:
             self._over.add(slot)
-            level = float(self.explore.level[slot])
+            level = self._levels[slot]
             if self._annealing[slot]:
                 level = max(level, ANNEALING_LEVEL)
             episodes.append((float(self._returns[slot]), self._length(slot), level))
