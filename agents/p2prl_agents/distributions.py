@@ -27,6 +27,8 @@ from p2prl_agents.ops import Tensor
 
 #: Of a categorical part's padding: never drawn, and no gradient.
 _NEVER = np.float32(-1e9)
+#: Added to a time that may be drawn as 0.
+_TINY = np.float32(1e-30)
 _HALF_LOG_2PI = 0.5 * log(2 * pi)
 
 
@@ -91,11 +93,14 @@ class Actions:
         picked, drawn = np.zeros((rows, 0), np.int64), np.zeros((rows, 0), np.float32)
         parts: list[Array] = [] if self.outputs else [np.zeros((rows, 0), np.float32)]
         if self.categories:
-            logp = self._log_softmax(outputs)
-            noise = 0.0 if rng is None else rng.gumbel(size=logp.shape).astype(np.float32)
-            picked = (logp + noise).argmax(axis=-1)
-            first = np.arange(0, logp.size, logp.shape[-1]).reshape(picked.shape)
-            parts.append(logp.ravel()[first + picked])
+            logits = self._logits(outputs)
+            chances = np.exp(logits)
+            # Among exponential variables of these rates each is the first with its share of the chances: as the Gumbel
+            # trick, and faster.
+            times = None if rng is None else rng.standard_exponential(logits.shape, np.float32)
+            picked = (logits if times is None else chances / (times + _TINY)).argmax(axis=-1)
+            first = np.arange(0, logits.size, logits.shape[-1]).reshape(picked.shape)
+            parts.append(logits.ravel()[first + picked] - np.log(chances.sum(axis=-1)))
         if self.gaussians:
             assert log_std is not None
             mean, std = outputs[:, -self.gaussians :], np.exp(log_std)
@@ -120,15 +125,14 @@ class Actions:
             columns[name] = values.astype(place.leaf.dtype).reshape(len(drawn), *place.leaf.shape)
         return join(self._space, "action", columns)
 
-    def _log_softmax(self, outputs: Array) -> Array:
-        """`[rows, parts, most]`: log-probabilities, padded."""
+    def _logits(self, outputs: Array) -> Array:
+        """`[rows, parts, most]`: padded, and moved so that each part's largest is 0."""
         if self._alike:
             logits = outputs[:, : self._index.size].reshape(len(outputs), *self._index.shape)
         else:
             logits = outputs[:, self._index] + self._mask
-        logits = logits - logits.max(axis=-1, keepdims=True)
-        logp: Array = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
-        return logp
+        moved: Array = logits - logits.max(axis=-1, keepdims=True)
+        return moved
 
     # --- in the learner
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -103,6 +104,17 @@ def check_finite(name: str, values: Array) -> None:
     if bad.any():
         index = ", ".join(map(str, np.argwhere(bad)[0]))
         raise NotFinite(f"{name}{f'[{index}]' if index else ''} = {float(values[bad].flat[0])}")
+
+
+def bare_step(env: gym.Env[Any, Any]) -> tuple[Callable[[Any], Any], float]:
+    """What `env.step` comes to without the outermost of Gymnasium's wrappers that only count steps, or only ask whether
+    there was a reset before; and the number of steps at which an episode is then to be truncated (infinity: none).
+    """
+    limit = math.inf
+    while type(env) in (gym.wrappers.TimeLimit, gym.wrappers.OrderEnforcing):
+        limit = min(limit, getattr(env, "_max_episode_steps", math.inf))
+        env = env.env  # type: ignore[attr-defined]
+    return env.step, limit
 
 
 def check_reset(answer: Any) -> None:

@@ -77,6 +77,7 @@ class Playing:
             rng=np.random.default_rng(np.random.SeedSequence(seed)),
             level=np.array([ladder_level(rank * slots + slot, ladder) for slot in range(slots)]),
         )
+        self._levels: list[float] = self.explore.level.tolist()
         self._spec, self._schema, self._actor, self._slots = spec, schema, actor, slots
         self._seed = seed
         self.failures, self.failure, self.warnings = 0, "", list[str]()
@@ -88,8 +89,10 @@ class Playing:
         self._fields = _field_names(spec, schema)
         self._once = {column.name for column in schema.columns if column.once}
         self._layout = _layout(spec, schema, slots)
-        #: An observation is one array.
-        self._plain = isinstance(spec.observation, Leaf)
+        #: An observation is one array, and so is an action.
+        self._plain, self._plain_action = (
+            isinstance(space, Leaf) for space in (spec.observation, spec.action)
+        )
         #: Which leaves of an observation may not be finite.
         self._floats = [at for at, (name, _) in enumerate(self._writers) if self._is_float(name)]
         self._state = actor.start(slots)
@@ -99,8 +102,10 @@ class Playing:
         self._over: set[int] = set()
         #: True where the episode began while the actor still explored more than it will in the end.
         self._annealing = [annealing(actor)] * slots
-        #: Of the episodes under way: only whole ticks are in them.
-        self._returns, self._lengths = np.zeros(slots), np.zeros(slots, np.int64)
+        #: Whole ticks so far, and of the episodes under way how many there were before each, and what each gave.
+        self._ticks, self._before, self._returns = 0, [0] * slots, np.zeros(slots)
+        #: RESET ticks of the bundle under way, over all slots.
+        self._resets = 0
         #: The first observation of the next bundle, `[slots, ...]` per leaf.
         self._first = {
             name: np.empty((slots, *leaf.shape), leaf.dtype) for name, leaf in leaves(spec.observation, "obs")
@@ -123,16 +128,18 @@ class Playing:
         for name, row in self._first.items():
             columns[name][0] = row
         episodes: list[tuple[float, int, float]] = []
+        rewards = np.empty((self._schema.ticks, self._slots))
+        self._resets = 0
         seen = self._rows(0, columns)
-        for tick in range(self._schema.ticks):
-            seen = self._tick(tick, seen, columns, episodes)
+        for tick, earned in enumerate(rewards):
+            seen = self._tick(tick, seen, columns, earned, episodes)
             if after_tick is not None:
                 after_tick()
+        columns["reward"][:] = rewards
         self._first = {name: columns[name][-1].copy() for name, _ in self._writers}
         self._look_at(columns)
-        resets = int(np.count_nonzero(columns["flags"] & RESET))
         stored = {column.name: columns[column.name] for column in self._schema.columns}
-        return Bundle(stored, self._schema.ticks * self._slots - resets, episodes)
+        return Bundle(stored, self._schema.ticks * self._slots - self._resets, episodes)
 
     def close(self) -> None:
         """Close the environments; may be called twice."""
@@ -152,13 +159,21 @@ class Playing:
         return [(columns[name][row], read) for name, read in self._writers]
 
     def _tick(
-        self, tick: int, seen: Rows, columns: dict[str, Array], episodes: list[tuple[float, int, float]]
+        self,
+        tick: int,
+        seen: Rows,
+        columns: dict[str, Array],
+        earned: Array,
+        episodes: list[tuple[float, int, float]],
     ) -> Rows:
-        """Act on what is `seen` in all slots, and step them; what is seen then."""
-        obs = self._tree(seen)
+        """Act on what is `seen` in all slots, and step them; what is seen then. Rewards go into `earned`."""
+        obs = seen[0][0] if self._plain else self._tree(seen)
         actions, self._state, extras = self._actor.act(obs, self._state, self.explore)
-        for name, values in split(self._spec.action, "action", actions).items():
-            columns[name][tick] = values
+        if self._plain_action:
+            columns["action"][tick] = actions
+        else:
+            for name, values in split(self._spec.action, "action", actions).items():
+                columns[name][tick] = values
         if extras.keys() != self._fields:
             raise P2prlError(
                 f"the agent's act gave the fields {sorted(extras)}; fields() says {sorted(self._fields)}"
@@ -167,35 +182,28 @@ class Playing:
             if tick == 0 or name not in self._once:
                 columns[name][tick] = values
         rows = self._rows(tick + 1, columns)
-        earned, turned = self._step(actions, rows)
-        columns["reward"][tick] = earned
+        turned = self._step(actions, rows, earned)
         self._returns += earned
-        self._lengths += 1
-        if turned:
-            flags = columns["flags"][tick]
-            for slot, flag in turned.items():
-                flags[slot] = flag
-                self._turn(slot, flag, episodes)
+        self._ticks += 1
+        for slot, flag in turned.items():
+            columns["flags"][tick, slot] = flag
+            self._turn(slot, flag, episodes)
         return rows
 
     def _tree(self, rows: Rows) -> Tree:
-        if self._plain:
-            return rows[0][0]
         named = {name: values for (name, _), (values, _) in zip(self._writers, rows, strict=True)}
         return join(self._spec.observation, "obs", named)
 
-    def _step(self, actions: Tree, rows: Rows) -> tuple[Array, Turned]:
+    def _step(self, actions: Tree, rows: Rows, earned: Array) -> Turned:
         """Step each slot, or reset it where its episode is over (`_over`), and put what is observed into `rows`.
 
+        Args:
+            earned: float64 `[slots]`, to be filled with the rewards, 0 in a RESET.
+
         Returns:
-            The rewards, float64 `[slots]`, 0 in a RESET, and the slots that turned. A slot in which a new environment
-            was begun has turned to RESET.
+            The slots that turned. A slot in which a new environment was begun has turned to RESET.
         """
         raise NotImplementedError
-
-    def _all_finite(self, rows: Rows, leaf: int) -> bool:
-        # The cheapest way to ask: half of what `.all()` costs.
-        return b"\0" not in np.isfinite(rows[leaf][0]).tobytes()
 
     def _replace(self, at: int, failed: EnvironmentFailed, begin: Callable[[], None]) -> None:
         """Another environment in the place of one that failed.
@@ -229,18 +237,23 @@ class Playing:
     def _turn(self, slot: int, flag: int, episodes: list[tuple[float, int, float]]) -> None:
         """An episode of this slot ended, or (RESET) the next one began."""
         if flag == RESET:
+            self._resets += 1
             self._over.discard(slot)
             for name, rows in self._state.items():
                 rows[slot] = self._start[name][slot]
             self._annealing[slot] = annealing(self._actor)
         else:
             self._over.add(slot)
-            level = float(self.explore.level[slot])
+            level = self._levels[slot]
             if self._annealing[slot]:
                 level = max(level, ANNEALING_LEVEL)
-            episodes.append((float(self._returns[slot]), int(self._lengths[slot]), level))
+            episodes.append((float(self._returns[slot]), self._length(slot), level))
         # What an episode that broke off would have come to nobody knows: it counts for nothing.
-        self._returns[slot] = self._lengths[slot] = 0
+        self._returns[slot], self._before[slot] = 0, self._ticks
+
+    def _length(self, slot: int) -> int:
+        """Whole ticks of the episode under way."""
+        return self._ticks - self._before[slot]
 
 
 def annealing(actor: Actor) -> bool:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-import numpy as np
+import gymnasium as gym
 
 from p2prl.core.schema import RESET, TERMINATED, TRUNCATED, SessionSchema
 from p2prl.core.spaces import EnvSpec
@@ -14,14 +17,19 @@ from p2prl.learn.environments import (
     EnvironmentFailed,
     MakeEnv,
     NotFinite,
+    bare_step,
     check_finite,
     check_shapes,
     failure,
     slot_seed,
     write,
 )
+from p2prl.learn.finite import all_finite
 from p2prl.learn.playing import Playing, Rows, Turned
 from p2prl.learn.spaces import for_env
+
+#: As an environment's `step`.
+Step = Callable[[Any], tuple[Any, Any, Any, Any, Any]]
 
 
 class Rollout(Playing):
@@ -58,6 +66,13 @@ class Rollout(Playing):
         )
         self._make_env = make_env
         self._fruitless = [0] * slots
+        #: How each slot is stepped while an episode goes on, how the next one begins, and which of both is due.
+        self._going: list[Step] = []
+        self._begins: list[Step] = []
+        self._steps: list[Step] = []
+        #: The length at which each slot's episodes are truncated, and the count of ticks at which one may be so long.
+        self._limits: list[float] = []
+        self._due = math.inf
         try:
             for slot in range(slots):
                 self._open(slot)
@@ -65,17 +80,23 @@ class Rollout(Playing):
             self.close()
             raise
         self._to_env = for_env(self._envs[0].action_space)
-        self._steps = [env.step for env in self._envs]
+        self._steps = list(self._going)
+        self._due = min(self._limits)
 
     def _open(self, slot: int) -> None:
         try:
-            self._envs.append(self._make_env())
-            obs, _ = self._envs[slot].reset(seed=slot_seed(self._seed, slot))
+            env = self._make_env()
+            self._envs.append(env)
+            obs, _ = env.reset(seed=slot_seed(self._seed, slot))
         except P2prlError:
             raise
         except Exception as error:
             raise failure(self._spec.id, slot, "reset", error) from error
         self._take_first(obs, slot, [(self._first[name], read) for name, read in self._writers])
+        going, limit = bare_step(env)
+        self._going.append(going)
+        self._limits.append(limit)
+        self._begins.append(partial(_begin, env))
 
     def _take_first(self, obs: Any, slot: int, rows: Rows) -> None:
         """The first observation of a new environment. Raises EnvironmentFailed if it is none."""
@@ -87,20 +108,22 @@ class Rollout(Playing):
         except NotFinite as error:
             raise failure(self._spec.id, slot, "reset", error) from error
 
-    def _step(self, actions: Tree, rows: Rows) -> tuple[Array, Turned]:
+    def _step(self, actions: Tree, rows: Rows, earned: Array) -> Turned:
         """As in Playing."""
         rewards, turned = self._step_all(self._to_env(actions), rows)
-        earned = self._earned(rewards, rows, turned)
+        if self._ticks + 1 >= self._due:
+            self._truncate(turned)
+        if not self._take(rewards, earned):
+            self._take_one_by_one(rewards, earned, rows, turned)
         for leaf in self._floats:
-            if not self._all_finite(rows, leaf):
+            if not all_finite(rows[leaf][0]):
                 self._refuse(leaf, rows, earned, turned)
-        return earned, turned
+        return turned
 
     def _step_all(self, actions: list[Any], rows: Rows) -> tuple[list[Any], Turned]:
         """The hot loop: a tick's cost is here. Rewards are as the environments gave them."""
         rewards: list[Any] = [0.0] * self._slots
-        turned: Turned = {}
-        over = self._over
+        turned: Turned = dict.fromkeys(self._over, RESET)
         # Written without a detour; but integers are read by a writer that takes notes.
         single = rows[0][0] if self._plain and self._floats else None
         turns = iter(enumerate(self._steps))
@@ -108,13 +131,9 @@ class Rollout(Playing):
         while True:
             try:
                 for slot, step in turns:
-                    if slot in over:
-                        obs, _ = self._envs[slot].reset()
-                        turned[slot] = RESET
-                    else:
-                        obs, rewards[slot], terminated, truncated, _ = step(actions[slot])
-                        if terminated or truncated:
-                            turned[slot] = (TERMINATED if terminated else 0) | (TRUNCATED if truncated else 0)
+                    obs, rewards[slot], terminated, truncated, _ = step(actions[slot])
+                    if terminated or truncated:
+                        turned[slot] = (TERMINATED if terminated else 0) | (TRUNCATED if truncated else 0)
                     if single is not None:
                         single[slot] = obs
                     else:
@@ -126,22 +145,33 @@ class Rollout(Playing):
                 rewards[slot] = 0.0
                 self._begin_anew(slot, error, rows, turned)
 
-    def _earned(self, rewards: list[Any], rows: Rows, turned: Turned) -> Array:
-        """Rewards as numbers in the declared range, float64 `[slots]`."""
+    def _truncate(self, turned: Turned) -> None:
+        """End the episodes that have come to their limit, as Gymnasium's TimeLimit does."""
+        now = self._ticks + 1
+        ends = [before + limit for before, limit in zip(self._before, self._limits, strict=True)]
+        for slot, end in enumerate(ends):
+            if now >= end and turned.get(slot) != RESET:
+                turned[slot] = turned.get(slot, 0) | TRUNCATED
+        self._due = min((end for end in ends if end > now), default=now + 1)
+
+    def _take(self, rewards: list[Any], earned: Array) -> bool:
+        """Rewards as numbers; False if some of them are none, or out of the declared range."""
         try:
-            earned = np.array(rewards, np.float64)
-            if earned.shape == (self._slots,) and self._spaces.all_rewarded(earned):
-                return earned
+            earned[:] = rewards
         except (TypeError, ValueError, OverflowError):
-            pass  # whose it was is found out below
-        earned = np.zeros(self._slots)
+            return False
+        # The first is asked here, without a detour.
+        return bool(earned.dot(earned) <= self._spaces.safe_squares) or self._spaces.all_rewarded(earned)
+
+    def _take_one_by_one(self, rewards: list[Any], earned: Array, rows: Rows, turned: Turned) -> None:
+        """Brings them into the declared range, and begins anew where one is no number."""
+        earned[:] = 0.0
         for slot, reward in enumerate(rewards):
             if turned.get(slot) != RESET:
                 try:
                     earned[slot] = self._spaces.reward(float(reward))
                 except Exception as error:  # noqa: BLE001 - a reward may be anything
                     self._begin_anew(slot, error, rows, turned)
-        return earned
 
     def _refuse(self, leaf: int, rows: Rows, earned: Array, turned: Turned) -> None:
         """Some slots' steps or resets gave something that is not finite: as if they had raised."""
@@ -155,7 +185,7 @@ class Rollout(Playing):
 
     def _begin_anew(self, slot: int, error: Exception, rows: Rows, turned: Turned) -> None:
         """Another environment in the place of one that failed. Raises EnvironmentFailed if that leads nowhere."""
-        if self._lengths[slot]:
+        if self._length(slot):
             self._fruitless[slot] = 0
         where = "reset" if slot in self._over else "step"
         self._replace(slot, failure(self._spec.id, slot, where, error), lambda: self._open_anew(slot, rows))
@@ -165,10 +195,22 @@ class Rollout(Playing):
         self._envs[slot] = env = self._make_env()
         obs, _ = env.reset(seed=slot_seed(self._seed, slot, self.failures))
         self._take_first(obs, slot, rows)
-        self._steps[slot] = env.step
+        self._going[slot], self._limits[slot] = bare_step(env)
+        self._begins[slot] = partial(_begin, env)
 
     def _turn(self, slot: int, flag: int, episodes: list[tuple[float, int, float]]) -> None:
         """As in Playing."""
         super()._turn(slot, flag, episodes)
-        if flag != RESET:
+        if flag == RESET:
+            self._steps[slot] = self._going[slot]
+            self._due = min(self._due, self._ticks + self._limits[slot])
+        else:
+            self._steps[slot] = self._begins[slot]
             self._fruitless[slot] = 0
+
+
+def _begin(env: gym.Env[Any, Any], action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    """In the place of `step` where an episode is over: the next one's first observation. The action is not used."""
+    del action
+    obs, info = env.reset()
+    return obs, 0.0, False, False, info

@@ -17,8 +17,8 @@ from p2prl.learn.contracts import Array
 from p2prl.learn.environments import NotFinite, writers_of
 
 _LARGEST = float(np.finfo(np.float32).max)
-#: A column with more elements than this is looked at in the first few bundles, and then in one of _SELDOM.
-_LARGE, _FIRST, _SELDOM = 200_000, 8, 16
+#: A column is looked at in the first few bundles, and then in one of _SELDOM: environments that are wrong are so often.
+_FIRST, _SELDOM = 8, 16
 
 
 class SpaceWatch:
@@ -27,6 +27,7 @@ class SpaceWatch:
     Attributes:
         writers: how to read each leaf out of an observation; they are to be used, because some take notes.
         low, high: a reward between these is passed on as it is.
+        safe_squares: rewards whose squares' sum is not beyond this all are; a quick question, with a vague answer.
         warnings: one line each, in the order in which they were noticed.
     """
 
@@ -34,6 +35,8 @@ class SpaceWatch:
         """`together`: one observation is of all slots, `[slots, ...]` per leaf."""
         self.warnings: list[str] = []
         self.low, self.high = _reward_bounds(spec.reward_range)
+        nearest = min(-self.low, self.high)
+        self.safe_squares = nearest * nearest if nearest > 0 else -1.0
         self._env_id, self._range, self._together = spec.id, spec.reward_range, together
         self._said: set[str] = set()
         self._bundles = 0
@@ -71,8 +74,8 @@ class SpaceWatch:
     def see(self, columns: Mapping[str, Array]) -> None:
         """Look at a bundle's observations, `[T+1, B, ...]` by leaf, which are finite; other columns are left alone."""
         self._bundles += 1
-        for name, leaf in list(self._bounded.items()):
-            if columns[name].size <= _LARGE or self._bundles <= _FIRST or self._bundles % _SELDOM == 0:
+        if self._bundles <= _FIRST or self._bundles % _SELDOM == 0:
+            for name, leaf in list(self._bounded.items()):
                 self._look(name, leaf, columns[name])
         for name, leaf in list(self._integers.items()):
             values = np.asarray(self._noted.get(name))

@@ -15,6 +15,7 @@ from p2prl.core.spaces import EnvSpec
 from p2prl.errors import P2prlError
 from p2prl.learn.contracts import Actor, Array, Tree
 from p2prl.learn.environments import EnvironmentFailed, NotFinite, check_finite, failure, slot_seed
+from p2prl.learn.finite import all_finite
 from p2prl.learn.playing import Playing, Rows, Turned
 from p2prl.learn.spaces import for_vector_env
 from p2prl.learn.vector_environments import MakeVectorEnv
@@ -68,12 +69,13 @@ class VectorRollout(Playing):
         if failed := self._not_finite(rows, set(range(self._slots))):
             raise failed
 
-    def _step(self, actions: Tree, rows: Rows) -> tuple[Array, Turned]:
+    def _step(self, actions: Tree, rows: Rows, earned: Array) -> Turned:
         """As in Playing."""
         try:
             obs, rewards, terminated, truncated, _ = self._step_env(self._to_env(actions))
             _write(rows, obs)
-            earned, turned = self._earned(rewards), self._turned(terminated, truncated)
+            self._take(rewards, earned)
+            turned = self._turned(terminated, truncated)
             failed = self._not_finite(rows, self._over) or self._out_of_range(earned)
         except P2prlError:
             raise
@@ -81,18 +83,18 @@ class VectorRollout(Playing):
             failed = failure(self._spec.id, None, "step", error)
         if failed is not None:
             self._replace(0, failed, lambda: self._open(rows))
-            return np.zeros(self._slots), dict.fromkeys(range(self._slots), RESET)
+            earned[:] = 0.0
+            return dict.fromkeys(range(self._slots), RESET)
         if len(self._over) < self._slots:
             self._fruitless[0] = 0
-        return earned, turned
+        return turned
 
-    def _earned(self, rewards: Any) -> Array:
-        """Float64 `[slots]`, 0 where the step was a reset."""
-        earned = np.array(rewards, np.float64)
-        _check_shape(earned, (self._slots,))
+    def _take(self, rewards: Any, earned: Array) -> None:
+        values = np.asarray(rewards, np.float64)
+        _check_shape(values, earned.shape)
+        earned[:] = values
         if self._over:
             earned[list(self._over)] = 0.0
-        return earned
 
     def _turned(self, terminated: Any, truncated: Any) -> Turned:
         terminated, truncated = np.asarray(terminated, np.bool_), np.asarray(truncated, np.bool_)
@@ -108,7 +110,7 @@ class VectorRollout(Playing):
     def _not_finite(self, rows: Rows, begun: set[int]) -> EnvironmentFailed | None:
         """What an observation that is not finite comes to; `begun`: slots of which it is an episode's first."""
         for leaf in self._floats:
-            if not self._all_finite(rows, leaf):
+            if not all_finite(rows[leaf][0]):
                 name, row = self._writers[leaf][0], rows[leaf][0]
                 for slot in range(self._slots):
                     try:

@@ -45,7 +45,7 @@ from p2prl.registry import (
     source_hash,
 )
 from p2prl.wire import frames
-from p2prl.wire.bundle import check_slots, encode_bundle
+from p2prl.wire.bundle import BundleEncoder, check_slots
 from p2prl.wire.weights import WeightsDecoder
 
 log = logging.getLogger("p2prl")
@@ -108,6 +108,7 @@ class Player:
             schema = self._same_schema(agent, spec)
         check_slots(schema, config.slots)
         self._own_columns = OwnColumns(schema)
+        self._encoder = BundleEncoder(schema, config.slots, run.codecs)
         sequence = np.random.SeedSequence((run.seed, config.seat.seed, config.start))
         with self._agents_code():
             self.rollout: Playing = rollout_of(
@@ -226,16 +227,13 @@ class Player:
 
     def _hand_over(self, bundle: Bundle) -> None:
         self.serial += 1
-        header, payload = encode_bundle(
-            self.run.schema,
+        header, payload = self._encoder.encode(
             bundle.columns,
-            slots=self.config.slots,
             version=self.version,
             rank=self.rank,
             serial=self.serial,
             steps=bundle.steps,
             episodes=bundle.episodes,
-            codecs=self.run.codecs,
         )
         warning = next(iter(self.rollout.warnings[self._warned :]), "")  # one a bundle: they are few
         self._warned += bool(warning)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from p2prl.core.messages import BundleHeader
-from p2prl.core.schema import Column, SessionSchema
+from p2prl.core.schema import SessionSchema
 from p2prl.errors import LocalProtocolError, RemoteProtocolError, UsageError
 from p2prl.wire.blocks import Array, Buffer, dtype_name
-from p2prl.wire.columns import CODECS, developed, open_pictures, pack_column, unpack_column
+from p2prl.wire.columns import CODECS, ColumnPacker, developed, open_pictures, unpack_column
 from p2prl.wire.pictures import Slots, check_blocks, is_pictures
 
 #: A bundle's columns by name, as `open_bundle` gives them.
@@ -24,6 +24,74 @@ MAX_PAYLOAD_BYTES = 64 * 1024 * 1024
 MAX_DECODED_BYTES = 256 * 1024 * 1024
 
 
+class BundleEncoder:
+    """Encodes the bundles of one player: sessions of so many slots that were played together."""
+
+    def __init__(self, schema: SessionSchema, slots: int, codecs: Collection[str] = CODECS) -> None:
+        """
+        Args:
+            codecs: as in RunSpec.
+
+        Raises:
+            LocalProtocolError: bundles of so many slots are too large to send.
+        """
+        _check_size(schema, slots)
+        self._schema, self._slots = schema, slots
+        self._columns = [
+            (
+                column.name,
+                (schema.rows(column), slots, *column.shape),
+                column.dtype,
+                ColumnPacker(column.dtype, column.shape, codecs),
+            )
+            for column in schema.columns
+        ]
+
+    def encode(
+        self,
+        arrays: Mapping[str, Array],
+        *,
+        version: int,
+        rank: int,
+        serial: int,
+        steps: int,
+        episodes: Sequence[tuple[float, int, float]],
+    ) -> tuple[BundleHeader, bytes]:
+        """The header and payload of a bundle.
+
+        Args:
+            arrays: one per column of the schema, `[rows, slots, *shape]` of exactly its dtype.
+            version, rank, serial, steps, episodes: as in BundleHeader.
+
+        Raises:
+            LocalProtocolError: an array is missing or is not what the schema says, or the bundle is too large to
+                send.
+        """
+        codecs: list[str] = []
+        sizes: list[int] = []
+        parts: list[Buffer] = []
+        for name, shape, dtype, packer in self._columns:
+            codec, block = packer.pack(_checked(name, arrays.get(name), shape, dtype))
+            codecs.append(codec)
+            sizes.append(len(block) + 1)
+            parts += (block, _MARKS[codec])
+        payload = b"".join(parts)
+        if len(payload) > MAX_PAYLOAD_BYTES:
+            raise LocalProtocolError(_too_large(len(payload), MAX_PAYLOAD_BYTES))
+        header = BundleHeader(
+            schema=self._schema.digest(),
+            slots=self._slots,
+            version=version,
+            rank=rank,
+            serial=serial,
+            steps=steps,
+            episodes=list(episodes),
+            codecs=codecs,
+            sizes=sizes,
+        )
+        return header, payload
+
+
 def encode_bundle(
     schema: SessionSchema,
     arrays: Mapping[str, Array],
@@ -36,34 +104,10 @@ def encode_bundle(
     episodes: Sequence[tuple[float, int, float]],
     codecs: Collection[str] = CODECS,
 ) -> tuple[BundleHeader, bytes]:
-    """The header and payload of `slots` sessions that were played together.
-
-    Args:
-        arrays: one per column of `schema`, `[rows, slots, *shape]` of exactly its dtype.
-        version, rank, serial, steps, episodes: as in BundleHeader.
-        codecs: as in RunSpec.
-
-    Raises:
-        LocalProtocolError: an array is missing or is not what the schema says, or the bundle is too large to
-            send.
-    """
-    _check_size(schema, slots)
-    blocks = [pack_column(_column(schema, column, arrays, slots), codecs) for column in schema.columns]
-    payload = b"".join(part for codec, block in blocks for part in (block, _MARKS[codec]))
-    if len(payload) > MAX_PAYLOAD_BYTES:
-        raise LocalProtocolError(_too_large(len(payload), MAX_PAYLOAD_BYTES))
-    header = BundleHeader(
-        schema=schema.digest(),
-        slots=slots,
-        version=version,
-        rank=rank,
-        serial=serial,
-        steps=steps,
-        episodes=list(episodes),
-        codecs=[codec for codec, _ in blocks],
-        sizes=[len(block) + 1 for _, block in blocks],
+    """One bundle by itself, as a `BundleEncoder` encodes its first; arguments and errors are as there."""
+    return BundleEncoder(schema, slots, codecs).encode(
+        arrays, version=version, rank=rank, serial=serial, steps=steps, episodes=episodes
     )
-    return header, payload
 
 
 def _check_size(schema: SessionSchema, slots: int) -> None:
@@ -78,14 +122,12 @@ def _too_large(size: int, bound: int) -> str:
     return f"a bundle of {size} bytes where {bound} are possible: use fewer --envs or a smaller replay.ticks"
 
 
-def _column(schema: SessionSchema, column: Column, arrays: Mapping[str, Array], slots: int) -> Array:
-    array = arrays.get(column.name)
+def _checked(name: str, array: Array | None, shape: tuple[int, ...], dtype: str) -> Array:
     if array is None:
-        raise LocalProtocolError(f"the bundle lacks the column {column.name!r}")
-    shape = (schema.rows(column), slots, *column.shape)
-    if array.shape != shape or dtype_name(array.dtype) != column.dtype:
+        raise LocalProtocolError(f"the bundle lacks the column {name!r}")
+    if array.shape != shape or dtype_name(array.dtype) != dtype:
         raise LocalProtocolError(
-            f"column {column.name!r} is {array.dtype}{list(array.shape)}, not {column.dtype}{list(shape)}"
+            f"column {name!r} is {array.dtype}{list(array.shape)}, not {dtype}{list(shape)}"
         )
     return array
 

@@ -5,7 +5,8 @@
     pictures...    each picture once, as what changed (pictures.py)
 
 Which one it is the data says, block by block, and the header tells the receiver. A column is never larger than plain
-lz4 would make it; of pictures the first slot speaks for the others.
+lz4 would make it; of pictures the first slot speaks for the others. Planes of a column that gained next to nothing are
+left out for some bundles.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from collections.abc import Collection
 import lz4.block
 import numpy as np
 
+from p2prl.core.schema import DTYPE_SIZES
+from p2prl.errors import LocalProtocolError
 from p2prl.wire import pictures
 from p2prl.wire.blocks import (
     LZ4,
@@ -25,6 +28,7 @@ from p2prl.wire.blocks import (
     Buffer,
     checked,
     decompressed,
+    dtype_name,
     pack,
     unpack,
     wire_dtype,
@@ -35,29 +39,73 @@ from p2prl.wire.planes import PLANES, from_planes, to_planes, unsigned
 CODECS = (RAW, LZ4, PLANES, *pictures.AXES)
 
 
+#: Planes that saved fewer bytes than this are not tried for so many bundles.
+_WORTH_BYTES, _SKIPPED = 16, 15
+#: Up to here one copy, byte by byte, is faster than one for each place of a byte.
+_AT_ONCE_BYTES = 32 * 1024
+
+
+class ColumnPacker:
+    """Packs one column of bundle after bundle, and tries only what was of use before."""
+
+    def __init__(self, dtype: str, shape: tuple[int, ...], codecs: Collection[str] = CODECS) -> None:
+        """
+        Args:
+            shape: of a row.
+            codecs: that the receiver reads; `raw` and `lz4` everyone does.
+
+        Raises:
+            LocalProtocolError: a dtype that cannot cross the wire.
+        """
+        if dtype not in DTYPE_SIZES:
+            raise LocalProtocolError(
+                f"arrays of {dtype} cannot cross the wire; use one of {', '.join(DTYPE_SIZES)}"
+            )
+        self._kind, self._codecs = wire_dtype(dtype), codecs
+        self._unsigned = unsigned(self._kind.itemsize)
+        self._may_be_pictures = pictures.is_pictures(dtype, shape)
+        #: Bundles for which planes are not tried.
+        self._skip = 0 if PLANES in codecs else math.inf
+
+    def pack(self, array: Array) -> tuple[str, Buffer]:
+        """The codec and the block of the column `[rows, slots, *shape]`, whatever its layout in memory."""
+        plain = np.ascontiguousarray(array, dtype=self._kind)
+        if plain.nbytes == 0:
+            return RAW, b""
+        if plain.nbytes > MAX_LZ4_BYTES:
+            return RAW, plain.tobytes()
+        if self._may_be_pictures:
+            codec = pictures.stacking(plain)
+            if codec in self._codecs:
+                block = pictures.pack_pictures(plain, codec)
+                # The first slot speaks for the others, where it must be asked: stacks are always worth it.
+                if codec != pictures.PICTURES or len(block) < plain.shape[1] * len(pack(plain[:, 0])[1]):
+                    return codec, block
+        return self._pack_numbers(plain)
+
+    def _pack_numbers(self, plain: Array) -> tuple[str, Buffer]:
+        block: bytes = lz4.block.compress(plain, store_size=False)
+        if self._skip:
+            self._skip -= 1
+        else:
+            planes: bytes = lz4.block.compress(self._planes(plain), store_size=False)
+            if len(planes) > len(block) - _WORTH_BYTES:
+                self._skip = _SKIPPED
+            if len(planes) < len(block) and len(planes) < plain.nbytes:
+                return PLANES, planes
+        return (LZ4, block) if len(block) < plain.nbytes else (RAW, plain.tobytes())
+
+    def _planes(self, plain: Array) -> Array | bytes:
+        """The bytes `[itemsize, elements of a row, slots, rows]`."""
+        if plain.nbytes <= _AT_ONCE_BYTES:
+            return plain.view(np.uint8).reshape(*plain.shape[:2], -1, plain.itemsize).tobytes("F")
+        numbers = plain.view(self._unsigned).reshape(*plain.shape[:2], -1)
+        return to_planes(numbers.transpose(2, 1, 0).ravel())
+
+
 def pack_column(array: Array, codecs: Collection[str] = CODECS) -> tuple[str, Buffer]:
-    """The codec and the block of a column `[rows, slots, *shape]`, whatever its layout in memory.
-
-    Args:
-        codecs: that the receiver reads; `raw` and `lz4` everyone does.
-
-    Raises:
-        LocalProtocolError: a dtype that cannot cross the wire.
-    """
-    dtype, shape = array.dtype.name, array.shape[2:]
-    if array.size and pictures.is_pictures(dtype, shape):
-        codec = pictures.stacking(array)
-        if codec in codecs:
-            block = pictures.pack_pictures(array, codec)
-            # The first slot speaks for the others, where it must be asked: stacks are always worth it.
-            if codec != pictures.PICTURES or len(block) < array.shape[1] * len(pack(array[:, 0])[1]):
-                return codec, block
-    codec, plain = pack(array)
-    if PLANES in codecs and 0 < array.nbytes <= MAX_LZ4_BYTES:
-        planes = lz4.block.compress(_planes(array), store_size=False)
-        if len(planes) < len(plain):
-            return PLANES, planes
-    return codec, plain
+    """One column `[rows, slots, *shape]` by itself, as a `ColumnPacker` packs its first; raises as it does."""
+    return ColumnPacker(dtype_name(array.dtype), array.shape[2:], codecs).pack(array)
 
 
 def unpack_column(codec: str, block: Buffer, dtype: str, shape: tuple[int, ...]) -> Array:
@@ -100,10 +148,3 @@ def developed(column: pictures.Slots, shape: tuple[int, ...]) -> Array:
         pictures.unpack_block(column.codec, block, shape[0], shape[2:]).write(0, array[:, slot])
     array.flags.writeable = False
     return array
-
-
-def _planes(array: Array) -> Array:
-    """The bytes `[itemsize, elements of a row, slots, rows]`."""
-    plain = np.ascontiguousarray(array, dtype=wire_dtype(array.dtype.name))
-    numbers = plain.view(unsigned(plain.itemsize)).reshape(*array.shape[:2], -1)
-    return to_planes(numbers.transpose(2, 1, 0).ravel())

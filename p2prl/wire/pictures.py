@@ -88,11 +88,10 @@ def is_pictures(dtype: str, shape: tuple[int, ...]) -> bool:
 
 def pack_pictures(array: Array, codec: str) -> bytes:
     """The block of a column of pictures, uint8 `[rows, slots, *shape]`, at least one of each; a key of AXES."""
-    axis = AXES[codec]
-    blocks = [_pack(_to_front(array[:, slot], 1, axis), axis is not None) for slot in range(array.shape[1])]
+    # Slot by slot: what is done with one slot then finds it in the processor's cache.
+    blocks = [_pack_slot(array[:, slot], AXES[codec]) for slot in range(array.shape[1])]
     sizes = b"".join(len(block).to_bytes(4, "little") for block in blocks)
-    packed: bytes = lz4.block.compress(b"".join(blocks), store_size=False)
-    return sizes + packed
+    return sizes + _compressed(b"".join(blocks))
 
 
 def stacking(array: Array) -> str:
@@ -108,31 +107,41 @@ def stacking(array: Array) -> str:
     return PICTURES
 
 
-def _pack(rows: Array, stacked: bool) -> bytes:
-    """One slot: `[rows, stack, *picture]`, or `[rows, *picture]` where nothing is stacked."""
-    flat = rows.reshape(*rows.shape[: 1 + stacked], -1)
-    if stacked:
-        breaks = ~_follow(flat)
-        row, place = _new(breaks, rows.shape[1]).nonzero()
-        kept, bits = flat[row, place], np.packbits(breaks).tobytes()
-    else:
-        kept, bits = flat, b""
-    changed = np.empty(kept.shape, np.uint8)
-    changed[0] = kept[0]
-    np.bitwise_xor(kept[1:], kept[:-1], out=changed[1:])
-    block: bytes = lz4.block.compress(changed, store_size=False)
-    return bits + block
+def _pack_slot(rows: Array, axis: int | None) -> bytes:
+    if axis is None:
+        return _pack(rows.reshape(len(rows), -1))
+    stacks = rows if axis == 0 else np.ascontiguousarray(_to_front(rows, 1, axis))
+    return _pack_stacks(stacks.reshape(*stacks.shape[:2], -1))
 
 
-def _follow(rows: Array) -> Array:
-    """bool `[rows - 1]`: each row `[stack, size]` but the first is the one before, moved up by one picture."""
-    size = rows.shape[2]
-    flat = rows.reshape(len(rows), -1)
-    later, earlier = flat[1:, :-size], flat[:-1, size:]
-    if size % 8 == 0:
-        later, earlier = later.view(np.uint64), earlier.view(np.uint64)
-    follow: Array = (later == earlier).all(axis=1)
-    return follow
+def _pack(rows: Array) -> bytes:
+    """One slot of pictures, `[rows, size]`."""
+    changed = np.empty(rows.shape, np.uint8)
+    changed[0] = rows[0]
+    np.bitwise_xor(rows[1:], rows[:-1], out=changed[1:])
+    return _compressed(changed)
+
+
+def _pack_stacks(rows: Array) -> bytes:
+    """One slot of stacks, `[rows, stack, size]`."""
+    count, stack, size = rows.shape
+    pairs = zip(rows[1:, :-1], rows[:-1, 1:], strict=True)
+    # As bytes: nothing that numpy has compares as fast.
+    breaks = [later.tobytes() != earlier.tobytes() for later, earlier in pairs]
+    if any(breaks):
+        row, place = _new(np.array(breaks), stack).nonzero()
+        return np.packbits(breaks).tobytes() + _pack(rows[row, place])
+    # Each row is the one before, moved up by one picture: as above, without copying what is kept.
+    changed = np.empty((count - 1 + stack, size), np.uint8)
+    changed[0] = rows[0, 0]
+    np.bitwise_xor(rows[0, 1:], rows[0, :-1], out=changed[1:stack])
+    np.bitwise_xor(rows[1:, -1], rows[:-1, -1], out=changed[stack:])
+    return bytes((count + 6) // 8) + _compressed(changed)
+
+
+def _compressed(data: Array | bytes) -> bytes:
+    block: bytes = lz4.block.compress(data, store_size=False)
+    return block
 
 
 def _new(breaks: Array, stack: int) -> Array:

@@ -85,8 +85,9 @@ def _compressed(data: Array) -> bytes:
 def to_planes(numbers: Array) -> Array:
     """The bytes `[itemsize, n]` of unsigned integers `[n]`, the lowest first."""
     planes = np.empty((numbers.itemsize, numbers.size), np.uint8)
-    for place, plane in enumerate(planes):
-        np.copyto(plane, numbers >> numbers.dtype.type(8 * place), casting="unsafe")
+    planes[0] = numbers  # what does not fit is cut off
+    for place in range(1, numbers.itemsize):
+        planes[place] = numbers >> numbers.dtype.type(8 * place)
     return planes
 
 

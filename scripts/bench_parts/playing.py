@@ -1,6 +1,6 @@
 """How near playing is to its limit: a player's rollout and encoding, beside the same environments and actor alone.
 
-Ours is `collect()` and `encode_bundle`, as a player does them. The limit is a loop that acts and steps and does nothing
+Ours is `collect()` and `encode`, as a player does them. The limit is a loop that acts and steps and does nothing
 else: it keeps no bundle, no flags, no returns, and checks nothing. Both have the same weights, those that a learner
 begins with, so that the play is near random: episodes are short, and each end of one costs ours most.
 
@@ -26,7 +26,7 @@ from p2prl.learn.rollout import Rollout
 from p2prl.learn.spaces import agent_schema, env_spec, for_env
 from p2prl.learn.vector_rollout import VectorRollout
 from p2prl.registry import EnvFactory, make_agent, make_env_factory, resolve_agent
-from p2prl.wire.bundle import encode_bundle
+from p2prl.wire.bundle import BundleEncoder
 
 #: Plays about so many seconds and says how many steps it made in each.
 Turn = Callable[[float], float]
@@ -78,18 +78,12 @@ def setting(env_id: str, agent_name: str, slots: int) -> Setting:
 def ours(what: Setting, together: bool) -> Turn:
     """As a player plays."""
     rollout = what.rollout(together)
+    encoder = BundleEncoder(what.schema, what.slots)
 
     def bundle() -> int:
         played = rollout.collect()
-        encode_bundle(
-            what.schema,
-            played.columns,
-            slots=what.slots,
-            version=1,
-            rank=0,
-            serial=1,
-            steps=played.steps,
-            episodes=played.episodes,
+        encoder.encode(
+            played.columns, version=1, rank=0, serial=1, steps=played.steps, episodes=played.episodes
         )
         return played.steps
 

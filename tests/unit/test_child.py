@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import sys
 from collections.abc import Iterator
 
@@ -10,7 +11,7 @@ import msgspec
 import pytest
 
 from p2prl.nodes import child as module
-from p2prl.nodes.child import ONE_THREAD, Child, Exited, LogLine
+from p2prl.nodes.child import KEEP_MEMORY, ONE_THREAD, Child, Exited, LogLine
 from p2prl.nodes.process import ChildEvent
 from tests.conftest import wait_until
 
@@ -109,3 +110,33 @@ def test_a_player_computes_with_one_thread_whatever_its_parent_has(monkeypatch: 
 
     assert said(ONE_THREAD) == ["threads: 1", "threads: 1", "torch: 1"]
     assert said(None) == ["threads: 2", "threads: 2", "torch: 2"], "else this test shows nothing"
+
+
+#: Pieces of 8 MB, each freed before the next, and at the end how many of the system's pages they took anew.
+TAKING = """
+import resource
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(20):
+    bytearray(8_000_000)
+    bytearray(7_000_000)
+print("pages:", resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before, flush=True)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="others do not read these settings")
+def test_a_child_keeps_the_memory_that_it_frees_unless_the_user_wants_it_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def pages() -> int:
+        child = running(TAKING, monkeypatch, None)
+        wait_until(lambda: not child.alive, 60.0)
+        news = child.news()
+        child.kill()
+        return int(next(item.text for item in news if isinstance(item, LogLine)).partition(": ")[2])
+
+    for name in KEEP_MEMORY:
+        monkeypatch.delenv(name, raising=False)
+    kept = pages()
+    for name in KEEP_MEMORY:
+        monkeypatch.setenv(name, "65536")
+    assert kept < 5000 < pages()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.wrappers import OrderEnforcing, TimeLimit
 from p2prl_envs.chain import make_chain
 
 from p2prl.core.ladder import ladder_level
@@ -15,9 +18,9 @@ from p2prl.core.schema import RESET, TERMINATED, TRUNCATED
 from p2prl.core.spaces import EnvSpec
 from p2prl.errors import P2prlError
 from p2prl.learn.contracts import Array, Explore, Field
-from p2prl.learn.environments import EnvironmentFailed, slot_seed
+from p2prl.learn.environments import EnvironmentFailed, bare_step, slot_seed
 from p2prl.learn.evaluation import evaluate
-from p2prl.learn.playing import ANNEALING_LEVEL
+from p2prl.learn.playing import ANNEALING_LEVEL, Bundle
 from p2prl.learn.rollout import Rollout
 from p2prl.learn.spaces import env_spec, session_schema
 from p2prl.replay.validate import check_bundle
@@ -145,6 +148,61 @@ def test_truncation_keeps_the_final_observation() -> None:
 def test_terminated_and_truncated_at_once_are_both_said() -> None:
     flags = roll(lambda: make_chain(length=4, max_steps=3), right).collect().columns["flags"][:, 0].tolist()
     assert flags[2] == TERMINATED | TRUNCATED
+
+
+class Counting(TimeLimit):
+    """Like Gymnasium's own in all it does, and yet another one: its `step` is left as it is."""
+
+
+class Fickle(gym.Wrapper[Any, Any, Any, Any]):
+    """Ends an episode, or raises, now and then."""
+
+    def __init__(self, env: gym.Env[Any, Any], seed: int) -> None:
+        super().__init__(env)
+        self.rng = np.random.default_rng(seed)
+
+    def step(self, action: Any) -> Any:
+        obs, reward, _, _, info = self.env.step(action)
+        drawn = self.rng.random()
+        if drawn < 0.02:
+            raise RuntimeError("now")
+        return obs, reward, drawn < 0.2, drawn > 0.95, info
+
+
+@pytest.mark.parametrize("limits", [[1], [3], [7], [5, 4], [4, 5], [2, 9, 6]])
+def test_time_limits_that_are_kept_here_are_those_of_gymnasium(limits: list[int]) -> None:
+    """The limits of each slot differ, too; and episodes end, and environments fail, before they are reached."""
+
+    def played(wrapper: type[TimeLimit]) -> list[Bundle]:
+        made = itertools.count()
+
+        def make() -> gym.Env[Any, Any]:
+            number = next(made)
+            env: gym.Env[Any, Any] = OrderEnforcing(Fickle(make_chain(length=400), number))
+            for limit in limits:
+                env = wrapper(env, limit + number % 2)
+            return env
+
+        rollout = roll(make, right, ticks=40, slots=3)
+        bundles = [rollout.collect() for _ in range(6)]
+        assert rollout.failures > 3
+        rollout.close()
+        return bundles
+
+    for ours, theirs in zip(played(TimeLimit), played(Counting), strict=True):
+        assert sorted(ours.episodes) == sorted(theirs.episodes)  # of one tick in any order
+        assert ours.steps == theirs.steps
+        for name, column in ours.columns.items():
+            assert np.array_equal(column, theirs.columns[name]), name
+
+
+def test_what_steps_an_environment_that_has_wrappers_of_its_own() -> None:
+    inner = make_chain(length=400)
+    plain = inner.unwrapped
+    assert bare_step(TimeLimit(OrderEnforcing(plain), 7)) == (plain.step, 7)
+    clipped = gym.wrappers.TransformReward(TimeLimit(plain, 7), float)
+    assert bare_step(TimeLimit(clipped, 9)) == (clipped.step, 9)
+    assert bare_step(plain) == (plain.step, math.inf)
 
 
 def test_episodes_of_one_step() -> None:

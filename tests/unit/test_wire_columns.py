@@ -14,10 +14,10 @@ from hypothesis.extra import numpy as hnp
 
 from p2prl.core.messages import REFUSALS
 from p2prl.core.schema import DTYPE_SIZES
-from p2prl.errors import RemoteProtocolError
+from p2prl.errors import LocalProtocolError, RemoteProtocolError
 from p2prl.wire import pictures
 from p2prl.wire.blocks import Array, pack
-from p2prl.wire.columns import CODECS, PLANES, pack_column, unpack_column
+from p2prl.wire.columns import CODECS, PLANES, ColumnPacker, pack_column, unpack_column
 
 
 def again(array: Array) -> tuple[str, Array]:
@@ -128,6 +128,37 @@ def test_numbers_that_change_slowly_are_smaller_in_planes() -> None:
     codec, block = pack_column(smooth)
     assert codec == PLANES
     assert len(block) < 0.8 * len(pack(smooth)[1])
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_one_packer_for_bundle_after_bundle(data: st.DataObject) -> None:
+    dtype = data.draw(st.sampled_from(sorted(DTYPE_SIZES)))
+    rows, slots, row = data.draw(
+        st.tuples(st.integers(1, 20), st.integers(1, 4), hnp.array_shapes(max_dims=2))
+    )
+    packer = ColumnPacker(dtype, row)
+    rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
+    for _ in range(20):
+        step = rng.choice([0, 0.01, 1e3])  # all alike, smooth, noise
+        with np.errstate(over="ignore"):
+            array = np.cumsum(rng.random((rows, slots, *row)) * step, axis=0).astype(dtype)
+        codec, block = packer.pack(array)
+        assert len(block) <= len(pack(array)[1]), "never larger than plain lz4, or than the array itself"
+        assert same(unpack_column(codec, bytes(block), dtype, array.shape), array)
+
+
+def test_what_was_of_no_use_is_tried_again_later() -> None:
+    smooth = np.linspace(0, 1, 65 * 16, dtype=np.float32).reshape(65, 16)
+    packer = ColumnPacker("float32", ())
+    assert packer.pack(smooth)[0] == PLANES
+    assert packer.pack(np.zeros_like(smooth))[0] == "lz4"
+    assert [packer.pack(smooth)[0] for _ in range(17)] == ["raw"] * 15 + [PLANES] * 2
+
+
+def test_a_dtype_that_cannot_cross_the_wire_is_said() -> None:
+    with pytest.raises(LocalProtocolError, match="complex64 cannot cross the wire"):
+        pack_column(np.zeros((2, 2), np.complex64))
 
 
 def test_a_slot_can_be_read_by_itself_and_any_rows_of_it() -> None:
