@@ -83,8 +83,9 @@ def endpoint(host: str, port: int) -> str:
 
 
 def _is_ip(text: str, version: int) -> bool:
+    """A zone may be any text to `ipaddress`; one with a bracket could not be written with a port."""
     try:
-        return ipaddress.ip_address(text).version == version
+        return ipaddress.ip_address(text).version == version and "]" not in text
     except ValueError:
         return False
 

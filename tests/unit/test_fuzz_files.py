@@ -394,6 +394,7 @@ def test_any_assignment_has_a_value(text: str) -> None:
 
 @many
 @given(st.one_of(st.text(max_size=40), st.from_regex(r"[\[\]0-9a-f:.%]{1,30}", fullmatch=True)))
+@example("::%]")
 def test_any_address_is_one_or_a_usage_error(text: str) -> None:
     addresses.looks_like_address(text)
     address, error = attempt(UsageError, addresses.parse_address, text, 47800)
