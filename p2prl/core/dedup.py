@@ -101,9 +101,13 @@ class Dedup:
             boot.bits = int.from_bytes(item.bits, "little") & ((1 << WINDOW) - 1)
 
     def _boot(self, node: str, boot_id: str) -> _Boot:
-        boots = self._nodes.setdefault(node, OrderedDict())
+        boots = self._nodes.get(node)
+        if boots is None:
+            boots = self._nodes[node] = OrderedDict()
         self._nodes.move_to_end(node)
-        boot = boots.setdefault(boot_id, _Boot())
+        boot = boots.get(boot_id)
+        if boot is None:
+            boot = boots[boot_id] = _Boot()
         boots.move_to_end(boot_id)
         if len(boots) > MAX_BOOTS:
             boots.popitem(last=False)

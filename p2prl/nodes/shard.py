@@ -39,6 +39,9 @@ log = logging.getLogger("p2prl")
 
 #: Bundles taken before receipts go out and samples are looked after; and no more once this many seconds passed.
 _PER_TURN, _TURN_S = 100, 0.2
+#: Bundles gather for so long after a turn that found few: a turn costs a shard as much as a bundle, and its receipts
+#: cost the broker and the members more. Not where players wait for the receipts before they play on.
+_GATHER_S = 0.01
 #: What ZeroMQ may hold of one connection, about.
 _QUEUE_BYTES = 16_000_000
 _SAMPLES = "samples"
@@ -103,6 +106,8 @@ class Shard:
             return [f"tcp://{host}:{port}" for host in config.bind]
 
         limits, keys = pull_limits(config.run.schema), config.server_keys
+        #: Where fewer are found ZeroMQ held nobody's back.
+        self._many = limits.receive_messages
         self.pull = self.network.server("pull", at(push), keys, limits, self.guests.admits, "push")
         size = _PRIORITIES_BYTES if config.kind == "prioritised" else _ASK_BYTES
         asks = Limits(message_bytes=size, send_messages=100, receive_messages=100)
@@ -181,9 +186,11 @@ class Shard:
     def _on_bundles(self) -> None:
         batches: dict[tuple[str, str], _Batch] = {}
         began = self.loop.now()
-        for _ in range(_PER_TURN):
+        for taken in range(_PER_TURN):
             received = self.pull.receive()
             if received is None:
+                if taken < self._many and not self.config.run.fresh:
+                    self._gather()
                 break
             now = self.loop.now()
             self._take(received, batches, now)
@@ -196,6 +203,11 @@ class Shard:
             return
         self._say(batches)
         self._tell_who_waits()
+
+    def _gather(self) -> None:
+        """Leave bundles to ZeroMQ for a moment."""
+        self.loop.forget(self.pull)
+        self.loop.after(_GATHER_S, lambda: self.loop.on_readable(self.pull, self._on_bundles))
 
     def _say(self, batches: dict[tuple[str, str], _Batch]) -> None:
         for (node, boot_id), batch in batches.items():

@@ -23,8 +23,8 @@ class Films:
 
     def put(self, at: int, start: int, count: int, slots: Slots) -> None:
         """Keep `count` slots of a bundle, from slot `start`, in the places from `at`."""
-        for index in range(count):
-            self._set(at + index, (slots.codec, slots.blocks[start + index]))
+        for place, block in enumerate(slots.blocks[start : start + count], at):
+            self._set(place, (slots.codec, block))
 
     def clear(self, place: int) -> None:
         """Let go of what a place holds."""

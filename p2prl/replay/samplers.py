@@ -22,7 +22,7 @@ def start_counts(flags: Array | None, block: slice, ticks: int, window: int) -> 
     places = max(0, ticks - window + 1)
     if flags is None or places == 0:
         return places
-    counts: Array = np.count_nonzero(flags[block, :places] & RESET == 0, axis=1)
+    counts: Array = np.add.reduce(flags[block, :places] & RESET == 0, axis=1)
     return counts
 
 

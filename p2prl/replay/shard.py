@@ -33,10 +33,10 @@ from p2prl.replay.records import (
     encode_record,
 )
 from p2prl.replay.storage import RingStore, Sample, Store, check_ask, ring_capacity
-from p2prl.replay.validate import check_bundle
+from p2prl.replay.validate import Rules
 from p2prl.replay.verdicts import Accepted, check_delivery, check_version, said, verdict
 from p2prl.wire.blocks import Array, Buffer
-from p2prl.wire.bundle import Opened, check_header, open_bundle
+from p2prl.wire.bundle import BundleReader, Opened, check_header
 from p2prl.wire.frames import Frame, decode_bundle_header
 from p2prl.words import many
 
@@ -49,6 +49,8 @@ class ShardStore:
     def __init__(self, folder: Path, schema: SessionSchema, spec: ReplayParams, seed: int) -> None:
         self._schema = schema
         self._spec = spec
+        self._reader = BundleReader(schema)
+        self._rules = Rules(schema, spec.reward_range, spec.max_episode_steps)
         self._dedup = Dedup()
         #: The number that the next session gets.
         self._next_session = 0
@@ -141,7 +143,7 @@ class ShardStore:
         for bundle in bundles:
             try:
                 header = decode_bundle_header(bundle.header)
-                arrays = open_bundle(self._schema, header, bundle.payload)
+                arrays = self._reader.open(header, bundle.payload)
             except RemoteProtocolError:
                 lost += 1
                 continue
@@ -228,8 +230,8 @@ class ShardStore:
             return verdict(delivery, "busy", "early")
         if self._store.full():
             return verdict(delivery, "busy", "full")
-        arrays = open_bundle(self._schema, header, payload)
-        check_bundle(self._schema, header, arrays, self._spec.reward_range, self._spec.max_episode_steps)
+        arrays = self._reader.open(header, payload)
+        self._rules.check(header, arrays)
         if self._spec.fsync_interval_s > 0:
             # Before the append: a disk that fails here fails while nothing has changed.
             self._sync_if_due(now)

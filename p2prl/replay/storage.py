@@ -224,9 +224,10 @@ class RingStore:
             else:
                 assert not isinstance(values, Slots)
                 store[block] = values[:, start : start + count].swapaxes(0, 1)
-        self._mass -= int(self._starts[block].sum())
-        self._starts[block] = start_counts(self._flags, block, self._schema.ticks, self._window)
-        self._mass += int(self._starts[block].sum())
+        starts = self._starts[block]
+        self._mass -= int(starts.sum())
+        starts[:] = start_counts(self._flags, block, self._schema.ticks, self._window)
+        self._mass += int(starts.sum())
 
     def _make_room(self) -> int:
         """Let the oldest go while all together is too large; how many went."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 from p2prl.core.dedup import MAX_SEQ
 from p2prl.core.messages import BundleHeader, Delivery, Verdict
@@ -13,8 +13,7 @@ SOON_VERSIONS = 16
 _MAX_BOOT_ID_CHARS = 64
 
 
-@dataclass(frozen=True)
-class Accepted:
+class Accepted(msgspec.Struct, frozen=True):
     """The word on one bundle, and what it adds to the run; all zero unless it was stored now.
 
     Attributes:
@@ -26,7 +25,7 @@ class Accepted:
 
     verdict: Verdict
     steps: int = 0
-    episodes: list[tuple[float, int, float]] = field(default_factory=list)
+    episodes: list[tuple[float, int, float]] = []
     lag: int = 0
     text: str = ""
 

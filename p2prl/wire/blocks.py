@@ -76,9 +76,13 @@ def unpack(codec: str, block: Buffer, dtype: str, shape: tuple[int, ...]) -> Arr
     kind = wire_dtype(dtype)
     size = math.prod(shape) * kind.itemsize
     plain = _plain(codec, block, size)
-    array = np.frombuffer(plain, dtype=kind).reshape(shape) if size else np.empty(shape, kind)
+    return checked(np.frombuffer(plain, dtype=kind).reshape(shape) if size else np.empty(shape, kind))
+
+
+def checked(array: Array) -> Array:
+    """A decoded array, made read-only; RemoteProtocolError `malformed` if a bool is neither 0 nor 1."""
     # numpy's own code takes a bool's byte for 0 or 1; any other value makes it contradict itself.
-    if dtype == "bool" and size and array.view(np.uint8).max() > 1:
+    if array.dtype.kind == "b" and array.size and array.view(np.uint8).max() > 1:
         raise RemoteProtocolError("malformed", "a bool that is neither 0 nor 1")
     array.flags.writeable = False
     return array

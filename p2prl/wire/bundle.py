@@ -9,7 +9,7 @@ from p2prl.core.schema import Column, SessionSchema
 from p2prl.errors import LocalProtocolError, RemoteProtocolError
 from p2prl.wire.blocks import Array, Buffer, dtype_name
 from p2prl.wire.columns import CODECS, developed, open_pictures, pack_column, unpack_column
-from p2prl.wire.pictures import Slots, check_block, is_pictures
+from p2prl.wire.pictures import Slots, check_blocks, is_pictures
 
 #: A bundle's columns by name, as `open_bundle` gives them.
 Opened = Mapping[str, Array | Slots]
@@ -90,31 +90,51 @@ def _column(schema: SessionSchema, column: Column, arrays: Mapping[str, Array], 
     return array
 
 
+class BundleReader:
+    """Opens the bundles of one run."""
+
+    def __init__(self, schema: SessionSchema) -> None:
+        self._schema = schema
+        self._columns = [
+            (
+                column.name,
+                column.dtype,
+                schema.rows(column),
+                column.shape,
+                is_pictures(column.dtype, column.shape),
+            )
+            for column in schema.columns
+        ]
+
+    def open(self, header: BundleHeader, payload: Buffer) -> dict[str, Array | Slots]:
+        """A bundle by column, in the schema's order: arrays `[rows, slots, *shape]`, read-only, and pictures undecoded.
+
+        No byte is decompressed before all sizes are known to fit the schema, and no decoded byte is looked at here: see
+        replay/validate.py. Each block of pictures can be decoded: that was tried.
+
+        Raises:
+            RemoteProtocolError: `wrong_schema`, `oversize`, `malformed` or `bad_codec`.
+        """
+        check_header(self._schema, header, len(payload))
+        view = memoryview(payload)
+        opened: dict[str, Array | Slots] = {}
+        start = 0
+        for column, codec, size in zip(self._columns, header.codecs, header.sizes, strict=True):
+            name, dtype, rows, row, pictured = column
+            block = _unmarked(codec, view[start : start + size])
+            start += size
+            shape = (rows, header.slots, *row)
+            if pictured:
+                opened[name] = slots = open_pictures(codec, block, dtype, shape)
+                check_blocks(slots, rows, row)
+            else:
+                opened[name] = unpack_column(codec, block, dtype, shape)
+        return opened
+
+
 def open_bundle(schema: SessionSchema, header: BundleHeader, payload: Buffer) -> dict[str, Array | Slots]:
-    """A bundle by column, in the schema's order: arrays `[rows, slots, *shape]`, read-only, and pictures undecoded.
-
-    No byte is decompressed before all sizes are known to fit the schema, and no decoded byte is looked at here: see
-    replay/validate.py. Each block of pictures can be decoded: that was tried.
-
-    Raises:
-        RemoteProtocolError: `wrong_schema`, `oversize`, `malformed` or `bad_codec`.
-    """
-    check_header(schema, header, len(payload))
-    view = memoryview(payload)
-    opened: dict[str, Array | Slots] = {}
-    start = 0
-    for column, codec, size in zip(schema.columns, header.codecs, header.sizes, strict=True):
-        shape = (schema.rows(column), header.slots, *column.shape)
-        block = _unmarked(codec, view[start : start + size])
-        start += size
-        if not is_pictures(column.dtype, column.shape):
-            opened[column.name] = unpack_column(codec, block, column.dtype, shape)
-            continue
-        slots = open_pictures(codec, block, column.dtype, shape)
-        for one in slots.blocks:
-            check_block(slots.codec, one, shape[0], column.shape)
-        opened[column.name] = slots
-    return opened
+    """One bundle by itself, as `BundleReader.open` does it."""
+    return BundleReader(schema).open(header, payload)
 
 
 def _unmarked(codec: str, block: memoryview) -> memoryview:

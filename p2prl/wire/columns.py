@@ -17,7 +17,18 @@ import lz4.block
 import numpy as np
 
 from p2prl.wire import pictures
-from p2prl.wire.blocks import LZ4, MAX_LZ4_BYTES, RAW, Array, Buffer, decompressed, pack, unpack, wire_dtype
+from p2prl.wire.blocks import (
+    LZ4,
+    MAX_LZ4_BYTES,
+    RAW,
+    Array,
+    Buffer,
+    checked,
+    decompressed,
+    pack,
+    unpack,
+    wire_dtype,
+)
 from p2prl.wire.planes import PLANES, from_planes, to_planes, unsigned
 
 #: All that this p2prl can read.
@@ -50,7 +61,7 @@ def pack_column(array: Array, codecs: Collection[str] = CODECS) -> tuple[str, Bu
 
 
 def unpack_column(codec: str, block: Buffer, dtype: str, shape: tuple[int, ...]) -> Array:
-    """The column `[rows, slots, *shape]` of a block; read-only.
+    """The column `[rows, slots, *shape]` of a block; read-only, and not always in C order.
 
     Raises:
         RemoteProtocolError: `bad_codec` if the codec is unknown, or the block is not exactly one column of this dtype
@@ -59,10 +70,11 @@ def unpack_column(codec: str, block: Buffer, dtype: str, shape: tuple[int, ...])
     if codec in pictures.AXES:
         return developed(open_pictures(codec, block, dtype, shape), shape)
     if codec == PLANES:
-        kind = unsigned(wire_dtype(dtype).itemsize)
-        numbers = from_planes(decompressed(block, math.prod(shape) * kind.itemsize), kind)
-        plain = np.ascontiguousarray(numbers.reshape(-1, shape[1], shape[0]).transpose(2, 1, 0))
-        return unpack(RAW, plain.data.cast("B"), dtype, shape)
+        kind = wire_dtype(dtype)
+        plain = decompressed(block, math.prod(shape) * kind.itemsize)
+        numbers = from_planes(plain, unsigned(kind.itemsize)).view(kind)
+        # A view: whoever keeps it copies it anyway.
+        return checked(numbers.reshape(-1, shape[1], shape[0]).T.reshape(shape))
     return unpack(codec, block, dtype, shape)
 
 

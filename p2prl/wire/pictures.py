@@ -160,9 +160,16 @@ def blocks_of(column: Buffer, slots: int, dtype: str, rows: int, shape: tuple[in
     return [inner[start:end] for start, end in itertools.pairwise(itertools.accumulate([0, *sizes]))]
 
 
-def check_block(codec: str, block: Buffer, rows: int, shape: tuple[int, ...]) -> None:
-    """Raises as `unpack_block` does, without doing all of its work."""
-    _changed(codec, block, rows, shape)
+def check_blocks(column: Slots, rows: int, shape: tuple[int, ...]) -> None:
+    """Raises as `unpack_block` does for each slot, without doing all of its work."""
+    axis = _axis(column.codec)
+    stack, picture = _parts(shape, axis)
+    size, unused = math.prod(picture), -(rows - 1) % 8
+    for block in column.blocks:
+        breaks, changed = _cut(axis, block, rows)
+        # The last bits of the last byte may say anything: there are no rows for them.
+        whole = (int.from_bytes(breaks, "big") >> unused).bit_count()
+        decompressed(changed, (stack + rows - 1 + whole * (stack - 1)) * size)
 
 
 def unpack_block(codec: str, block: Buffer, rows: int, shape: tuple[int, ...]) -> Pictures:
@@ -180,19 +187,15 @@ def unpack_block(codec: str, block: Buffer, rows: int, shape: tuple[int, ...]) -
 
 def _changed(codec: str, block: Buffer, rows: int, shape: tuple[int, ...]) -> tuple[Array, Array]:
     """What changed from each picture to the next, uint8 `[n, bytes of a picture]`, and where each row's newest is."""
-    axis = AXES[codec] if codec != LZ4 else None
+    axis = _axis(codec)
     stack, picture = _parts(shape, axis)
-    view, at = memoryview(block), _one_by_one(rows, stack)
-    if axis is not None:
-        front = (rows + 6) // 8
-        if len(view) < front:
-            raise RemoteProtocolError("bad_codec", f"a block of {len(view)} bytes")
-        if any(view[:front]):
-            breaks = np.unpackbits(np.frombuffer(view[:front], np.uint8), count=rows - 1)
-            at = stack - 1 + np.concatenate([[0], np.cumsum(np.where(breaks, stack, 1))])
-        view = view[front:]
+    front, rest = _cut(axis, block, rows)
+    at = _one_by_one(rows, stack)
+    if any(front):
+        breaks = np.unpackbits(np.frombuffer(front, np.uint8), count=rows - 1)
+        at = stack - 1 + np.concatenate([[0], np.cumsum(np.where(breaks, stack, 1))])
     size = math.prod(picture)
-    plain = decompressed(view, (int(at[-1]) + 1) * size)
+    plain = decompressed(rest, (int(at[-1]) + 1) * size)
     return np.frombuffer(plain, np.uint8).reshape(-1, size), at
 
 
@@ -202,6 +205,19 @@ def _one_by_one(rows: int, stack: int) -> Array:
     at = np.arange(stack - 1, stack - 1 + rows)
     at.flags.writeable = False
     return at
+
+
+def _axis(codec: str) -> int | None:
+    return None if codec == LZ4 else AXES[codec]
+
+
+def _cut(axis: int | None, block: Buffer, rows: int) -> tuple[memoryview, memoryview]:
+    """The bits that say which rows break the sequence, and the lz4 of the pictures."""
+    view = memoryview(block)
+    front = 0 if axis is None else (rows + 6) // 8
+    if len(view) < front:
+        raise RemoteProtocolError("bad_codec", f"a block of {len(view)} bytes")
+    return view[:front], view[front:]
 
 
 def _summed(changed: Array, part: slice) -> Array:

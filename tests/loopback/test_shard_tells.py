@@ -1,12 +1,20 @@
-"""A queue that was empty tells the trainer when it is not any more: asking again and again would cost each cycle."""
+"""What a shard says unasked, and how often.
+
+A queue that was empty tells the trainer when it is not any more: asking again and again would cost each cycle. And
+verdicts are said together.
+"""
 
 from __future__ import annotations
 
+import msgspec
+import pytest
+
 from p2prl.core import messages as m
 from p2prl.net.sockets import Socket
+from p2prl.nodes import shard as shard_module
 from p2prl.nodes.wiring import sample_port
 from p2prl.wire import frames
-from tests.loopback.test_shard_trust import ANN, TRAINER, Alone, Start
+from tests.loopback.test_shard_trust import ANN, TRAINER, Alone, Start, run_spec
 from tests.loopback.test_shard_trust import _start as _start
 
 
@@ -40,3 +48,33 @@ def test_a_trainer_that_found_a_queue_empty_is_told_once_when_something_comes(st
     # Once: from now on it knows, and asks.
     assert trainer.send([frames.encode(m.SampleAsk(ask=8, count=0))])
     assert heard(alone, trainer).ask == 8
+
+
+def test_bundles_that_come_one_by_one_are_taken_and_answered_together(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After one that came alone the next few wait for each other, but not for ever."""
+    monkeypatch.setattr(shard_module, "_GATHER_S", 1.0)
+    alone = start()
+    alone.access(ANN)
+    ann = alone.dial(ANN)
+    alone.give(ann, 0)
+    alone.until(lambda: alone.said("ann") == {"stored": 1})
+    alone.give(ann, 1)
+    alone.until(lambda: alone.shard.pull.wait(0.0))
+    alone.give(ann, 2, 3)
+    alone.until(lambda: alone.said("ann")["stored"] > 1)
+    assert alone.said("ann") == {"stored": 4}
+    assert alone.receipts == 2
+
+
+def test_who_waits_for_receipts_before_it_plays_on_gets_each_at_once(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_module, "_GATHER_S", 3600.0)
+    alone = start(run=msgspec.structs.replace(run_spec(), fresh=True))
+    alone.access(ANN)
+    ann = alone.dial(ANN)
+    for seq in range(3):
+        alone.give(ann, seq)
+        alone.until(lambda seq=seq: alone.said("ann") == {"stored": seq + 1})  # type: ignore[misc]

@@ -60,6 +60,7 @@ class Alone:
     def __init__(self, folder: Path, run: m.RunSpec, more: dict[str, Any]) -> None:
         self.base, self.loop = kit.free_base(1), Loop()
         self.verdicts: dict[str, list[m.Verdict]] = {}
+        self.receipts = 0
         self._far = Network()
         self._broker = Network(self.loop)
         self._control = self._broker.server("router", [f"tcp://127.0.0.1:{self.base}"], HOST)
@@ -91,6 +92,7 @@ class Alone:
                 self._tell(self._welcome())
             elif isinstance(message, m.ShardReceipts):
                 self.verdicts.setdefault(NAMES[message.node], []).extend(message.verdicts)
+                self.receipts += 1
 
     def _welcome(self) -> m.Welcome:
         return m.Welcome(
@@ -180,8 +182,8 @@ def _start(tmp_path: Path) -> Iterator[Start]:
     """Starts the shard of a run whose environment declares what is said."""
     begun: list[Alone] = []
 
-    def start(env: dict[str, Any] | None = None, **config: Any) -> Alone:
-        begun.append(Alone(tmp_path / str(len(begun)), run_spec(**(env or {})), config))
+    def start(env: dict[str, Any] | None = None, run: m.RunSpec | None = None, **config: Any) -> Alone:
+        begun.append(Alone(tmp_path / str(len(begun)), run or run_spec(**(env or {})), config))
         return begun[-1]
 
     yield start

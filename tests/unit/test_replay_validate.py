@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 from p2prl.core.messages import BundleHeader
 from p2prl.core.schema import RESET, TERMINATED, TRUNCATED, Column, SessionSchema
@@ -81,6 +82,70 @@ def test_flags_that_contradict_themselves(flags: list[int]) -> None:
     ends = sum(flag & (TERMINATED | TRUNCATED) != 0 for flag in flags)
     header = msgspec.structs.replace(make_bundle(1)[0], steps=T - resets, episodes=[(1.0, 1, 0.0)] * ends)
     assert refused(header, arrays) == "malformed"
+
+
+@given(hnp.arrays(np.uint8, (T, 3), elements=st.sampled_from([0, 0, 0, 0, 1, 2, 3, 4, 4, 4, 5, 6, 8, 255])))
+def test_flags_are_judged_tick_by_tick(flags: Array) -> None:
+    """Beside the same rules said one tick at a time."""
+    arrays = play(3)[0]
+    arrays["flags"] = flags
+    arrays["reward"] = np.where(flags & RESET, 0, 1).astype(np.float32)
+    sound = True
+    for slot in range(3):
+        for tick, flag in enumerate(flags[:, slot]):
+            done = flag & (TERMINATED | TRUNCATED)
+            later = flags[tick + 1, slot] if tick + 1 < T else RESET
+            sound &= flag < 8 and not (flag & RESET and done) and not (done and not later & RESET)
+    ends = int(np.count_nonzero(flags & (TERMINATED | TRUNCATED)))
+    steps = int(np.count_nonzero(flags & RESET == 0))
+    header = msgspec.structs.replace(make_bundle(3)[0], steps=steps, episodes=[(1.0, 5, 0.0)] * ends)
+    assert reason_of(header, arrays) == ("" if sound else "malformed")
+    if sound:
+        assert refused(msgspec.structs.replace(header, steps=steps - 1), arrays) == "malformed"
+        more = msgspec.structs.replace(header, episodes=[*header.episodes, (1.0, 5, 0.0)])
+        assert refused(more, arrays) == "malformed"
+        arrays["reward"][flags == RESET] = 0.5
+        assert reason_of(header, arrays) == ("malformed" if RESET in flags else "")
+
+
+@given(st.data())
+def test_actions_are_judged_element_by_element(data: st.DataObject) -> None:
+    dtype = np.dtype(
+        data.draw(st.sampled_from(["bool", "uint8", "int8", "int16", "int64", "float16", "float32"]))
+    )
+    shape = data.draw(st.sampled_from([(), (2,), (2, 2)]))
+    numbers = hnp.from_dtype(dtype, allow_nan=False, allow_infinity=False)
+    values = data.draw(hnp.arrays(dtype, (1, 2, *shape), elements=numbers))
+    sides = []
+    for _ in range(2):
+        size = data.draw(st.sampled_from([0, 1, int(np.prod(shape))]))
+        some = st.one_of(
+            st.sampled_from([float(value) for value in values.flat]), st.sampled_from([-np.inf, np.inf, 0.1])
+        )
+        sides.append(tuple(data.draw(st.lists(some, min_size=size, max_size=size))))
+    low, high = (
+        np.asarray(side, np.float64).reshape(shape if len(side) > 1 else len(side)) for side in sides
+    )
+    inside = all((row.astype(np.float64) >= low).all() for row in values[0] if low.size) and all(
+        (row.astype(np.float64) <= high).all() for row in values[0] if high.size
+    )
+    schema = SessionSchema(1, (Column("action", dtype.name, shape, low=sides[0], high=sides[1]),))
+    header = msgspec.structs.replace(make_bundle()[0], slots=2, steps=2, episodes=[])
+    if inside:
+        check_bundle(schema, header, {"action": values})
+    else:
+        assert refused(header, {"action": values}, schema) == "out_of_space"
+
+
+def test_returns_may_be_large_together() -> None:
+    """Each of them is finite, their sum is not."""
+    header, arrays = honest()
+    assert len(header.episodes) > 1
+    episodes = [(1.5e308, 1, 0.0)] * len(header.episodes)
+    check_bundle(CARTPOLE, msgspec.structs.replace(header, episodes=episodes), arrays)
+    for bad in (np.inf, -np.inf, np.nan):
+        lie = msgspec.structs.replace(header, episodes=[*episodes[1:], (bad, 1, 0.0)])
+        assert refused(lie, arrays) == "not_finite"
 
 
 def test_an_episode_may_end_with_the_session_and_both_ways_at_once() -> None:

@@ -15,6 +15,7 @@ from p2prl.nodes.charges import Plan
 from p2prl.nodes.options import HostOptions
 from p2prl.nodes.prepare import check_memory, prepare
 from p2prl.nodes.wiring import ShardConfig
+from p2prl.replay.storage import ring_capacity
 from p2prl.settings import find_experiment, overlay, with_agent
 from tests.unit.replay_kit import CARTPOLE
 
@@ -82,6 +83,34 @@ def test_the_memory_of_priorities_counts(monkeypatch: pytest.MonkeyPatch) -> Non
     advised = int(str(said.value).rpartition("=")[2])
     check_memory(CARTPOLE, msgspec.structs.replace(wanted, capacity_bytes=advised, min_ticks=0))
     check_memory(CARTPOLE, msgspec.structs.replace(wanted, window=0))
+
+
+def test_a_ring_of_pictures_that_would_not_fit_is_refused_with_its_computed_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Pictures are kept as they were sent, and room is computed for a quarter of what they are; in a queue for all."""
+    pictures = SessionSchema(
+        64, (Column("obs", "uint8", (4, 84, 84), extra_row=True), Column("reward", "float32", ()))
+    )
+    kept = 65 * 4 * 84 * 84 // 4 + 64 * 4
+    capacity = 1000 * kept
+    free = psutil.virtual_memory()._replace(available=200_000_000 + capacity)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
+    fits = ReplaySpec(ticks=64, capacity_bytes=capacity, min_ticks=64_000)
+    check_memory(pictures, fits)
+    assert ring_capacity(pictures, capacity) == 1000
+    with pytest.raises(
+        LimitsForbid, match=r"may take 538 MB \(75,008 ticks\) and 659 MB are free: use"
+    ) as said:
+        check_memory(pictures, msgspec.structs.replace(fits, capacity_bytes=1172 * kept))
+    advised = int(str(said.value).rpartition("=")[2])
+    check_memory(pictures, msgspec.structs.replace(fits, capacity_bytes=advised, min_ticks=0))
+    with pytest.raises(
+        UsageError, match=f"holds 64,000 ticks, and training needs 64001 .* at least {1001 * kept} bytes"
+    ):
+        check_memory(pictures, msgspec.structs.replace(fits, min_ticks=64_001))
+    with pytest.raises(UsageError, match="holds 16,000 ticks, and training needs 16064 "):
+        check_memory(pictures, msgspec.structs.replace(fits, kind="queue", batch=251))
 
 
 @pytest.mark.usefixtures("home")

@@ -168,6 +168,38 @@ def test_mutated_blocks_are_refused_or_exact(data: st.DataObject) -> None:
         assert found.dtype == np.uint8
 
 
+@settings(max_examples=400, deadline=None)
+@given(st.data())
+def test_what_a_shard_keeps_undecoded_can_be_decoded(data: st.DataObject) -> None:
+    """Any bytes as the block of a slot: `check_blocks` takes what `unpack_block` takes, and nothing else."""
+    rows, stack = data.draw(st.integers(1, 11)), data.draw(st.integers(2, 4))
+    shape = (stack, 24, 24)
+    begins = data.draw(hnp.arrays(bool, (rows, 1)))
+    array = stacked(film(np.random.default_rng(1), rows, 1, (24, 24)), stack, begins)
+    (block,) = pictures.blocks_of(pictures.pack_pictures(array, "pictures-first"), 1, "uint8", rows, shape)
+    broken = bytearray(block)
+    for _ in range(data.draw(st.integers(0, 2))):
+        # Mostly among the bits that say which rows break the sequence.
+        broken[data.draw(st.integers(0, 2) | st.integers(0, len(broken) - 1)) % len(broken)] = data.draw(
+            st.integers(0, 255)
+        )
+    held = bytes(broken[: data.draw(st.sampled_from([len(broken), 0, 1, len(broken) - 1]))])
+    codec = data.draw(st.sampled_from(["pictures-first", "pictures", "lz4"]))
+    outcomes = []
+    for call in (
+        lambda: pictures.check_blocks(pictures.Slots(codec, [held]), rows, shape),
+        lambda: pictures.unpack_block(codec, held, rows, shape),
+    ):
+        try:
+            call()
+            outcomes.append("")
+        except RemoteProtocolError as error:
+            outcomes.append(error.reason)
+    assert outcomes[0] == outcomes[1]
+    if held == block and codec == "pictures-first":
+        assert outcomes[0] == ""
+
+
 def test_bombs_in_pictures_are_refused_before_memory_is_taken() -> None:
     """Two lz4, one inside the other: what the inner one would come to is bounded by the schema, and so is the outer."""
     shape = (6, 1, 4, 24, 24)
