@@ -16,7 +16,7 @@ from p2prl.core import messages as m
 from p2prl.core.standstill import Standstill
 from p2prl.errors import LearningFailed, P2prlError, RemoteProtocolError
 from p2prl.learn.contracts import Array, Batch, Learner, weights_tolerance
-from p2prl.learn.samples import columns_from_frames
+from p2prl.learn.gathering import Gatherer
 from p2prl.learn.sampling import Sampler
 from p2prl.net.addresses import endpoint
 from p2prl.net.loop import Loop
@@ -36,6 +36,7 @@ from p2prl.nodes.threads import Threads
 from p2prl.nodes.trainer_config import TrainerConfig
 from p2prl.nodes.wiring import publish_port
 from p2prl.registry import is_accelerated, make_agent, resolve_agent
+from p2prl.replay.storage import ring_capacity
 from p2prl.wire import frames
 from p2prl.words import many
 
@@ -125,9 +126,10 @@ class Trainer:
                 many(self.updates, "update"),
                 self.publisher.version,
             )
-        self.sampler = Sampler(
-            config.run.schema, config.replay, config.run.seed + self.updates, self._sampled_before
-        )
+        seed = config.run.seed + self.updates
+        places = ring_capacity(config.run.schema, config.shard_bytes)
+        self.gatherer = Gatherer(config.run.schema, config.replay, config.rings, places)
+        self.sampler = Sampler(config.run.schema, config.replay, seed, self._sampled_before, self.gatherer)
         self.standstill = Standstill(self.loop.now())
         self.loop.every(config.checkpoint_interval_s, self.save)
         self.loop.when_idle(self._work)
@@ -229,10 +231,7 @@ class Trainer:
                 reply = frames.decode_sample(received.frames[0])
                 if not isinstance(reply, m.SampleReply):
                     continue
-                columns = []
-                if reply.count:
-                    schema, spec = self.config.run.schema, self.config.replay
-                    columns = columns_from_frames(schema, spec, reply.count, received.frames[1:])
+                columns = self.gatherer.columns(index, reply, received.frames[1:])
             except (RemoteProtocolError, ValueError, IndexError) as error:
                 raise P2prlError(f"shard {index} sent a sample that is not one: {error}") from error
             self.sampler.replied(index, reply, columns)
