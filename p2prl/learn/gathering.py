@@ -36,17 +36,20 @@ class Gatherer:
     ) -> None:
         self._schema, self._spec, self._window = schema, spec, spec.window
         self._descriptors, self._places = descriptors, places
+        self._rows = [
+            ((schema.rows(column, spec.window), *column.shape), column.dtype) for column in schema.columns
+        ]
         self._rings: dict[int, SharedRing] = {}
-        self._drawn: Array = np.empty((0, 5), np.int64)
+        self._drawn: Array = np.empty((5, 0), np.int64)
         self.overwritten = 0
 
     @property
     def waiting(self) -> int:
         """Samples that were drawn and not given."""
-        return len(self._drawn)
+        return len(self._drawn[_SHARD])
 
     def columns(self, index: int, reply: SampleReply, payload: Sequence[memoryview | bytes]) -> list[Array]:
-        """The arrays of shard `index`'s reply: as `columns_from_frames`, or a single one for `add`, int64 `[count, 5]`.
+        """The arrays of shard `index`'s reply: as `columns_from_frames`, or a single one for `add`, int64 `[5, count]`.
 
         Raises:
             ValueError: the frames are not of the right sizes, or say what cannot be.
@@ -63,20 +66,21 @@ class Gatherer:
                 raise ValueError(f"nothing is shared with shard {index}")
             self._rings[index] = SharedRing(self._schema, self._places, self._descriptors[index])
         where, versions = payload
-        drawn = np.empty((count, 5), np.int64)
-        drawn[:, _SHARD] = index
-        drawn[:, _PLACE:_VERSION] = np.frombuffer(where, np.int64).reshape(count, 3)
-        drawn[:, _VERSION] = np.frombuffer(versions, np.int64).reshape(count)
-        most = [self._places - 1, self._schema.ticks - self._window if self._window else 0]
-        asked = drawn[:, [_PLACE, _FIRST]]
-        if (asked < 0).any() or (asked > most).any():
-            raise ValueError("a sample of what is not there")
+        drawn = np.empty((5, count), np.int64)
+        drawn[_SHARD] = index
+        drawn[_PLACE:_VERSION] = np.frombuffer(where, np.int64).reshape(count, 3).T
+        drawn[_VERSION] = np.frombuffer(versions, np.int64).reshape(count)
+        most = self._schema.ticks - self._window if self._window else 0
+        for values, below in ((drawn[_PLACE], self._places), (drawn[_FIRST], most + 1)):
+            if values.min() < 0 or values.max() >= below:
+                raise ValueError("a sample of what is not there")
         return drawn
 
     def add(self, parts: Sequence[Array], rng: np.random.Generator) -> None:
         """Shuffle what the shards drew, and give it after what waits already."""
-        drawn = np.concatenate(parts)
-        self._drawn = np.concatenate([self._drawn, drawn.take(rng.permutation(len(drawn)), axis=0)])
+        drawn = np.concatenate(parts, axis=1)
+        drawn = drawn.take(rng.permutation(drawn.shape[1]), axis=1)
+        self._drawn = np.concatenate([self._drawn, drawn], axis=1)
 
     def next_batch(self, count: int) -> list[Array] | None:
         """`count` samples, one fresh array `[count, rows, *shape]` a column and the versions; those of one shard stand
@@ -90,43 +94,41 @@ class Gatherer:
             holes = np.flatnonzero(~there)
             self.overwritten += len(holes)
             if self.waiting < len(holes):
-                self._drawn = np.concatenate([drawn[there], self._drawn])
+                self._drawn = np.concatenate([drawn[:, there], self._drawn], axis=1)
                 return None
-            drawn[holes] = instead = self._take(len(holes))
+            drawn[:, holes] = instead = self._take(len(holes))
             filled, there[holes] = self._gather(instead)
             for column, values in zip(columns, filled, strict=True):
                 column[holes] = values
-        return [*columns, drawn[:, _VERSION].copy()]
+        return [*columns, drawn[_VERSION]]
 
     def _take(self, count: int) -> Array:
         """The first that wait, by shard."""
-        taken, self._drawn = self._drawn[:count], self._drawn[count:]
-        return taken.take(np.argsort(taken[:, _SHARD], kind="stable"), axis=0)
+        taken, self._drawn = self._drawn[:, :count], self._drawn[:, count:]
+        by_shard: Array = taken.take(taken[_SHARD].argsort(kind="stable"), axis=1)
+        return by_shard
 
     def _gather(self, drawn: Array) -> tuple[list[Array], Array]:
         """The columns of these samples, which are in order of their shards; and which of them were still there."""
-        columns = [
-            np.empty((len(drawn), self._schema.rows(column, self._window), *column.shape), column.dtype)
-            for column in self._schema.columns
-        ]
-        there, start = np.empty(len(drawn), bool), 0
-        for index, count in enumerate(np.bincount(drawn[:, _SHARD]).tolist()):
-            part = slice(start, start + count)
+        size = drawn.shape[1]
+        columns = [np.empty((size, *shape), dtype) for shape, dtype in self._rows]
+        there, start = np.empty(size, bool), 0
+        for index, count in enumerate(np.bincount(drawn[_SHARD]).tolist()):
             if count:
-                self._copy(index, drawn[part], [values[part] for values in columns])
-                stamps = self._rings[index].stamps
-                there[part] = stamps[drawn[part, _PLACE]] == drawn[part, _STAMP]
+                part, ring = slice(start, start + count), self._rings[index]
+                self._copy(ring, drawn[:, part], [values[part] for values in columns])
+                np.equal(ring.stamps.take(drawn[_PLACE, part]), drawn[_STAMP, part], out=there[part])
             start += count
         return columns, there
 
-    def _copy(self, index: int, drawn: Array, into: Sequence[Array]) -> None:
-        place = drawn[:, _PLACE]
-        for column, store, values in zip(self._schema.columns, self._rings[index].columns, into, strict=True):
-            # The places were looked at as they came; with "raise" take would fill an array of its own first.
-            if not self._window:
-                store.take(place, axis=0, out=values, mode="clip")
-                continue
-            first = place * self._schema.rows(column) + drawn[:, _FIRST]
+    def _copy(self, ring: SharedRing, drawn: Array, into: Sequence[Array]) -> None:
+        # The places were looked at as they came; with "raise" take would fill an array of its own first.
+        if not self._window:
+            for store, values in zip(ring.columns, into, strict=True):
+                store.take(drawn[_PLACE], axis=0, out=values, mode="clip")
+            return
+        for column, store, values in zip(self._schema.columns, ring.columns, into, strict=True):
+            first = drawn[_PLACE] * self._schema.rows(column) + drawn[_FIRST]
             rows = first[:, None] + np.arange(self._window + column.extra_row)
             flat = store.reshape(self._places * self._schema.rows(column), *column.shape)
             flat.take(rows, axis=0, out=values, mode="clip")

@@ -12,6 +12,8 @@ from p2prl.learn.samples import batch_bytes
 #: made, so of a prioritised replay they are few; of a uniform one that is nothing beside how old its sessions are, and
 #: larger questions cost less for each batch: measured, a quarter more sessions a second with 16 than with 4.
 _GROUP_BATCHES, _MOST_BATCHES = 4, 16
+#: As many where shards only say where samples are: nothing is sent, and nothing kept, until a batch is taken.
+_MOST_SHARED = 64
 GROUPS_AHEAD = 2
 #: Bytes of one group, if it has more than one batch: where a batch is large, the dialogue's cost is small beside it.
 _GROUP_BYTES = 64_000_000
@@ -24,21 +26,23 @@ def ticks_each(schema: SessionSchema, spec: ReplaySpec) -> int:
     return schema.ticks if spec.kind == "queue" or spec.window == 0 else 1
 
 
-def group_batches(schema: SessionSchema, spec: ReplaySpec) -> int:
-    """Batches that are asked for together."""
+def group_batches(schema: SessionSchema, spec: ReplaySpec, shared: bool = False) -> int:
+    """Batches that are asked for together; `shared`: out of memory that the shards share."""
+    if shared:
+        return max(1, min(_wanted_batches(schema, spec, _MOST_SHARED), MAX_SAMPLE_COUNT // spec.batch))
     fitting = min(_GROUP_BYTES // max(1, batch_bytes(schema, spec)), MAX_SAMPLE_COUNT // spec.batch)
-    return max(1, min(_wanted_batches(schema, spec), fitting))
+    return max(1, min(_wanted_batches(schema, spec, _MOST_BATCHES), fitting))
 
 
-def _wanted_batches(schema: SessionSchema, spec: ReplaySpec) -> int:
+def _wanted_batches(schema: SessionSchema, spec: ReplaySpec, most: int) -> int:
     """No more than the limiter's tolerance covers: what is asked for counts as sampled."""
     if spec.kind != "uniform":
         return _GROUP_BATCHES
     if not spec.samples_per_insert:
-        return _MOST_BATCHES
+        return most
     ticks = spec.batch * ticks_each(schema, spec) * GROUPS_AHEAD
     covered = int(spec.samples_per_insert * _TOLERANCE_TICKS // ticks)
-    return max(_GROUP_BATCHES, min(_MOST_BATCHES, covered))
+    return max(_GROUP_BATCHES, min(most, covered))
 
 
 def limiter(schema: SessionSchema, spec: ReplaySpec, sampled_total: int) -> Limiter:

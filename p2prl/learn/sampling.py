@@ -90,7 +90,7 @@ class Sampler:
         self._prioritised = spec.kind == "prioritised"
         #: What a sample counts for in the limiter and in `sampled_total`.
         self._ticks_each = ticks_each(schema, spec)
-        self._group_batches = group_batches(schema, spec)
+        self._group_batches = group_batches(schema, spec, gatherer is not None)
         self._rng = np.random.default_rng(seed)
         self._shards: dict[int, _Shard] = {}
         self._ids = itertools.count(1)

@@ -43,6 +43,9 @@ from p2prl.words import many
 log = logging.getLogger("p2prl")
 
 _REPORT_S = 0.05
+#: Where samples are in shared memory, small updates are made one after the other for so long before the sockets are
+#: looked at again: there are many batches ahead.
+_MOMENT_S = 0.001
 _SAMPLE_LIMITS = Limits(message_bytes=1_000_000_000, send_messages=100, receive_messages=100)
 #: For the broker's last word, which was sent before the order to end.
 _LAST_WORD_S = 0.5
@@ -182,15 +185,16 @@ class Trainer:
     # --- training
 
     def _work(self) -> bool:
-        """One update, if there is a batch; True if there may be more to do at once."""
+        """An update, if there is a batch, or small ones for a moment; True if there may be more to do at once."""
         self._ask()
-        batch = self.sampler.next_batch()
-        if batch is None or self.learner is None:
-            return False
-        if self.config.replay.fresh:
-            self.report()  # players may go on while this update is made
-        self._update(batch)
-        return True
+        until = self.loop.now() + (_MOMENT_S if self.config.rings else 0.0)
+        while self.learner is not None and (batch := self.sampler.next_batch()) is not None:
+            if self.config.replay.fresh:
+                self.report()  # players may go on while this update is made
+            self._update(batch)
+            if self.loop.now() >= until:
+                return True
+        return False
 
     def _update(self, batch: Batch) -> None:
         assert self.learner is not None
