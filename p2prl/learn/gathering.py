@@ -1,4 +1,4 @@
-"""Samples out of memory that the shards share: a batch's arrays are filled when the batch is taken.
+"""Samples out of memory that the shards share: a batch's arrays are filled when it is taken, or is soon.
 
 A shard draws as for any other trainer, and says where its samples are. It goes on writing meanwhile. So after each copy
 the stamps are compared (replay/shared.py): what was overwritten is left out, and others that were drawn take its place.
@@ -6,6 +6,7 @@ the stamps are compared (replay/shared.py): what was overwritten is left out, an
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,11 +14,13 @@ import numpy as np
 from p2prl.core.messages import SampleReply
 from p2prl.core.schema import SessionSchema
 from p2prl.learn.contracts import Array, ReplaySpec
-from p2prl.learn.samples import columns_from_frames
+from p2prl.learn.samples import batch_bytes, columns_from_frames
 from p2prl.replay.shared import SharedRing
 
 #: What is known of a sample, as int64: a row of `drawn`.
 _SHARD, _PLACE, _STAMP, _FIRST, _VERSION = range(5)
+#: Small batches are gathered together, up to so many bytes: a copy of little costs as much as one of more.
+_AT_ONCE_BYTES = 250_000
 
 
 class Gatherer:
@@ -41,12 +44,14 @@ class Gatherer:
         ]
         self._rings: dict[int, SharedRing] = {}
         self._drawn: Array = np.empty((5, 0), np.int64)
+        self._at_once = max(1, _AT_ONCE_BYTES // max(1, batch_bytes(schema, spec)))
+        self._gathered: deque[list[Array]] = deque()
         self.overwritten = 0
 
     @property
     def waiting(self) -> int:
         """Samples that were drawn and not given."""
-        return len(self._drawn[_SHARD])
+        return len(self._drawn[_SHARD]) + sum(len(batch[-1]) for batch in self._gathered)
 
     def columns(self, index: int, reply: SampleReply, payload: Sequence[memoryview | bytes]) -> list[Array]:
         """The arrays of shard `index`'s reply: as `columns_from_frames`, or a single one for `add`, int64 `[5, count]`.
@@ -86,21 +91,29 @@ class Gatherer:
         """`count` samples, one fresh array `[count, rows, *shape]` a column and the versions; those of one shard stand
         together. None if too few are left.
         """
-        if self.waiting < count:
-            return None
-        drawn = self._take(count)
+        while not self._gathered:
+            if self.waiting < count:
+                return None
+            self._fill(count)
+        return self._gathered.popleft()
+
+    def _fill(self, count: int) -> None:
+        """Gather what the next batches are made of; nothing if too many samples of it were overwritten."""
+        batches = min(self._at_once, self._drawn.shape[1] // count)
+        drawn = self._take(batches * count)
         columns, there = self._gather(drawn)
         while not there.all():
             holes = np.flatnonzero(~there)
             self.overwritten += len(holes)
-            if self.waiting < len(holes):
+            if self._drawn.shape[1] < len(holes):
                 self._drawn = np.concatenate([drawn[:, there], self._drawn], axis=1)
-                return None
+                return
             drawn[:, holes] = instead = self._take(len(holes))
             filled, there[holes] = self._gather(instead)
             for column, values in zip(columns, filled, strict=True):
                 column[holes] = values
-        return [*columns, drawn[_VERSION]]
+        columns.append(drawn[_VERSION])
+        self._gathered += _dealt(columns, batches) if batches > 1 else [columns]
 
     def _take(self, count: int) -> Array:
         """The first that wait, by shard."""
@@ -132,3 +145,12 @@ class Gatherer:
             rows = first[:, None] + np.arange(self._window + column.extra_row)
             flat = store.reshape(self._places * self._schema.rows(column), *column.shape)
             flat.take(rows, axis=0, out=values, mode="clip")
+
+
+def _dealt(columns: Sequence[Array], batches: int) -> list[list[Array]]:
+    """So many batches. The samples are dealt out in turn, like cards: so each batch has its part of each shard's."""
+    dealt = [
+        np.ascontiguousarray(values.reshape(-1, batches, *values.shape[1:]).swapaxes(0, 1))
+        for values in columns
+    ]
+    return [list(batch) for batch in zip(*dealt, strict=True)]

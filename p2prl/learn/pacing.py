@@ -12,7 +12,7 @@ from p2prl.learn.samples import batch_bytes
 #: made, so of a prioritised replay they are few; of a uniform one that is nothing beside how old its sessions are, and
 #: larger questions cost less for each batch: measured, a quarter more sessions a second with 16 than with 4.
 _GROUP_BATCHES, _MOST_BATCHES = 4, 16
-#: As many where shards only say where samples are: nothing is sent, and nothing kept, until a batch is taken.
+#: As many where shards only say where samples are: little is sent, and nothing kept, until a batch is taken.
 _MOST_SHARED = 64
 GROUPS_AHEAD = 2
 #: Bytes of one group, if it has more than one batch: where a batch is large, the dialogue's cost is small beside it.
@@ -28,10 +28,9 @@ def ticks_each(schema: SessionSchema, spec: ReplaySpec) -> int:
 
 def group_batches(schema: SessionSchema, spec: ReplaySpec, shared: bool = False) -> int:
     """Batches that are asked for together; `shared`: out of memory that the shards share."""
-    if shared:
-        return max(1, min(_wanted_batches(schema, spec, _MOST_SHARED), MAX_SAMPLE_COUNT // spec.batch))
+    most = _MOST_SHARED if shared else _MOST_BATCHES
     fitting = min(_GROUP_BYTES // max(1, batch_bytes(schema, spec)), MAX_SAMPLE_COUNT // spec.batch)
-    return max(1, min(_wanted_batches(schema, spec, _MOST_BATCHES), fitting))
+    return max(1, min(_wanted_batches(schema, spec, most), fitting))
 
 
 def _wanted_batches(schema: SessionSchema, spec: ReplaySpec, most: int) -> int:

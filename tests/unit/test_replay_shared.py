@@ -231,6 +231,7 @@ def test_what_was_overwritten_is_left_out_and_others_take_its_place(memory: list
         got += batch[-1].tolist()
     assert min(got) >= PLACES // 2, "a session was given that is gone"
     assert len(got) + taker.waiting + taker.overwritten == 40
+    assert len(got) == (40 - gone) // 8 * 8, "sound samples were kept back"
     assert taker.overwritten <= gone
     assert taker.waiting < 8
     # What was left over is given later, with what is drawn then.
