@@ -967,6 +967,9 @@ class SampleReply(Message, frozen=True, kw_only=True, tag="sample_reply"):
     frame with the samples' versions (int64). Of a prioritised replay two more: `[count, 2]` int64, each sample's
     session number and place in the ring, and float32 `[count]`, the priorities that they were drawn with.
 
+    Where shard and trainer share memory (replay/shared.py) one frame takes the place of the columns' frames: int64
+    `[count, 3]`, each sample's place, stamp and first tick.
+
     Attributes:
         ask: which it answers; 0 for none: a queue that was empty has something again.
         count: samples that follow; may be fewer than asked for.
@@ -974,6 +977,7 @@ class SampleReply(Message, frozen=True, kw_only=True, tag="sample_reply"):
         stale: sessions that were dropped from the queue: older than max_lag, or of a node that is quarantined.
         priority_total: all priorities there together as the samples were drawn; 0 if the replay is not prioritised.
         highest: the highest priority that this shard has heard of; 0 for none.
+        shared: the samples are in memory that the trainer reads, and what follows says where.
     """
 
     ask: int
@@ -985,6 +989,7 @@ class SampleReply(Message, frozen=True, kw_only=True, tag="sample_reply"):
     stale: int = 0
     priority_total: float = 0.0
     highest: float = 0.0
+    shared: bool = False
 
 
 class Priorities(Message, frozen=True, kw_only=True, tag="priorities"):

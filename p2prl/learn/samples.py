@@ -62,7 +62,5 @@ def columns_from_frames(
 
 
 def developed(column: Column, schema: SessionSchema, window: int, values: Array) -> Array:
-    """A column of a batch, `[count, rows, ...]`: pictures are decoded here, all others are there already."""
-    if not in_pictures(column):
-        return values
+    """A column of pictures of a batch, `[count, rows, ...]`: they are decoded here."""
     return develop(values, schema.rows(column), schema.rows(column, window), column.shape)

@@ -19,26 +19,20 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from p2prl.core.limiter import Limiter, QueueLimiter, RateLimiter
-from p2prl.core.messages import MAX_SAMPLE_COUNT, Priorities, SampleAsk, SampleReply
+from p2prl.core.limiter import Limiter
+from p2prl.core.messages import Priorities, SampleAsk, SampleReply
 from p2prl.core.schema import SessionSchema
 from p2prl.errors import P2prlError
 from p2prl.learn.contracts import Array, ReplaySpec
-from p2prl.learn.samples import batch_bytes, developed
+from p2prl.learn.gathering import Gatherer
+from p2prl.learn.pacing import GROUPS_AHEAD, group_batches, limiter, ticks_each
+from p2prl.learn.samples import developed
+from p2prl.replay.storage import in_pictures
 
-#: Batches per group, and groups under way or waiting, of a ring. What is drawn waits until up to so many updates were
-#: made, so of a prioritised replay they are few; of a uniform one that is nothing beside how old its sessions are, and
-#: larger questions cost less for each batch: measured, a quarter more sessions a second with 16 than with 4.
-_GROUP_BATCHES, _MOST_BATCHES = 4, 16
-_GROUPS_AHEAD = 2
-#: Bytes of one group, if it has more than one batch: where a batch is large, the dialogue's cost is small beside it.
-_GROUP_BYTES = 64_000_000
 #: How long a shard may take to answer before its part is given up, and after how long one that was asked for nothing is
 #: asked for its mass.
 _ANSWER_S = 2.0
 _ASK_MASS_S = 0.05
-#: Ticks that inserting may run ahead of the ratio, as a part of the capacity in ticks and at least this many.
-_TOLERANCE_TICKS = 2_000
 
 
 @dataclass
@@ -63,6 +57,8 @@ class _Group:
     shares: dict[int, float] = field(default_factory=dict)
     #: What came, by shard.
     parts: list[tuple[int, list[Array]]] = field(default_factory=list)
+    #: What the shards said is in memory that they share: what `Gatherer.columns` gave.
+    shared: list[Array] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -78,27 +74,37 @@ class Sampler:
 
     Args:
         sampled_total: ticks that the run took so far, when it is resumed: one a window, all those of a whole session.
+        gatherer: of what is in memory that shards share; None if nothing is.
     """
 
-    def __init__(self, schema: SessionSchema, spec: ReplaySpec, seed: int, sampled_total: int = 0) -> None:
+    def __init__(
+        self,
+        schema: SessionSchema,
+        spec: ReplaySpec,
+        seed: int,
+        sampled_total: int = 0,
+        gatherer: Gatherer | None = None,
+    ) -> None:
         self._schema = schema
         self._spec = spec
         self._queue = spec.kind == "queue"
         self._prioritised = spec.kind == "prioritised"
+        self._pictures = [in_pictures(column) for column in schema.columns]
         #: What a sample counts for in the limiter and in `sampled_total`.
-        self._ticks_each = _ticks_each(schema, spec)
-        self._group_batches = _group_batches(schema, spec)
+        self._ticks_each = ticks_each(schema, spec)
+        self._group_batches = group_batches(schema, spec, gatherer is not None)
         self._rng = np.random.default_rng(seed)
         self._shards: dict[int, _Shard] = {}
         self._ids = itertools.count(1)
         self._groups: list[_Group] = []
         self._batches: deque[list[Array]] = deque()
         self._rest: list[list[Array]] = []
+        self._gatherer = gatherer
         #: Of the batch that was given last.
         self._origin: _Origin | None = None
         #: The highest priority seen in any shard; 0 for none.
         self.highest = 0.0
-        self.limiter: Limiter = _limiter(schema, spec, sampled_total)
+        self.limiter: Limiter = limiter(schema, spec, sampled_total)
         self.sampled_total = sampled_total
         self.stale = 0
 
@@ -107,7 +113,13 @@ class Sampler:
     @property
     def ready(self) -> bool:
         """True if `next_batch` would give one."""
-        return bool(self._batches)
+        return self._waiting > 0
+
+    @property
+    def _waiting(self) -> int:
+        """Batches that wait to be taken."""
+        shared = self._gatherer.waiting if self._gatherer is not None else 0
+        return len(self._batches) + shared // self._spec.batch
 
     @property
     def stored_ticks(self) -> int:
@@ -176,7 +188,7 @@ class Sampler:
         )
 
     def replied(self, index: int, reply: SampleReply, columns: Sequence[Array]) -> None:
-        """A shard answered. `columns`: what `columns_from_frames` gave."""
+        """A shard answered. `columns`: what `Gatherer.columns` gave."""
         shard = self._shards.get(index)
         if shard is None:
             return
@@ -196,7 +208,9 @@ class Sampler:
             return
         _, group = entry
         group.waiting.discard((index, reply.ask))
-        if reply.count:
+        if reply.count and reply.shared:
+            group.shared += columns
+        elif reply.count:
             group.parts.append((index, self._part(index, reply, columns)))
         else:
             group.shares.pop(index, None)
@@ -212,17 +226,17 @@ class Sampler:
 
     def next_batch(self) -> dict[str, Array] | None:
         """The next batch, as contracts.py says; None if there is none yet."""
-        if not self._batches:
+        columns = self._batches.popleft() if self._batches else self._gathered()
+        if columns is None:
             return None
-        columns = self._batches.popleft()
         count = len(columns[-1])
         taken = count * self._ticks_each
         self.sampled_total += taken
         if self._queue:
             self.limiter.sampled(taken)
         batch = {
-            column.name: developed(column, self._schema, self._spec.window, values)
-            for column, values in zip(self._schema.columns, columns, strict=False)
+            column.name: developed(column, self._schema, self._spec.window, values) if pictures else values
+            for column, pictures, values in zip(self._schema.columns, self._pictures, columns, strict=False)
         }
         batch["version"], *more = columns[len(self._schema.columns) :]
         if self._prioritised:
@@ -232,6 +246,15 @@ class Sampler:
         elif not self._queue:
             batch["probability"] = np.ones(count, np.float32)
         return batch
+
+    def _gathered(self) -> list[Array] | None:
+        """A batch out of shared memory. What was overwritten before it was there is not counted as taken."""
+        if self._gatherer is None:
+            return None
+        before = self._gatherer.overwritten
+        columns = self._gatherer.next_batch(self._spec.batch)
+        self.limiter.sampled((before - self._gatherer.overwritten) * self._ticks_each)
+        return columns
 
     def prioritise(self, priorities: Array) -> list[tuple[int, Priorities, list[Array]]]:
         """What to tell which shard about the batch that was given last: a message, and the two arrays that follow it.
@@ -268,7 +291,7 @@ class Sampler:
     def _ask_ring(self) -> list[tuple[int, int, _Group | None]]:
         planned: list[tuple[int, int, _Group | None]] = []
         batch_ticks = self._spec.batch * self._ticks_each
-        while len(self._groups) + len(self._batches) / self._group_batches < _GROUPS_AHEAD:
+        while len(self._groups) + self._waiting / self._group_batches < GROUPS_AHEAD:
             batches = self._group_batches
             while batches > 1 and not self.limiter.can_sample(batches * batch_ticks):
                 batches //= 2
@@ -324,6 +347,8 @@ class Sampler:
         self._groups.remove(group)
         if self._prioritised:
             self._weigh(group)
+        if group.shared and self._gatherer is not None:
+            self._gatherer.add(group.shared, self._rng)
         self._rest += [part for _, part in group.parts]
         if not self._rest:
             return
@@ -348,34 +373,3 @@ class Sampler:
         likely_at = len(self._schema.columns) + 1
         for index, part in group.parts:
             part[likely_at] = part[likely_at] * (places * group.shares[index] / planned)
-
-
-def _ticks_each(schema: SessionSchema, spec: ReplaySpec) -> int:
-    """Ticks that one sample counts for: a window its first alone, a whole session all of them."""
-    return schema.ticks if spec.kind == "queue" or spec.window == 0 else 1
-
-
-def _group_batches(schema: SessionSchema, spec: ReplaySpec) -> int:
-    fitting = min(_GROUP_BYTES // max(1, batch_bytes(schema, spec)), MAX_SAMPLE_COUNT // spec.batch)
-    return max(1, min(_wanted_batches(schema, spec), fitting))
-
-
-def _wanted_batches(schema: SessionSchema, spec: ReplaySpec) -> int:
-    """No more than the limiter's tolerance covers: what is asked for counts as sampled."""
-    if spec.kind != "uniform":
-        return _GROUP_BATCHES
-    if not spec.samples_per_insert:
-        return _MOST_BATCHES
-    ticks = spec.batch * _ticks_each(schema, spec) * _GROUPS_AHEAD
-    covered = int(spec.samples_per_insert * _TOLERANCE_TICKS // ticks)
-    return max(_GROUP_BATCHES, min(_MOST_BATCHES, covered))
-
-
-def _limiter(schema: SessionSchema, spec: ReplaySpec, sampled_total: int) -> Limiter:
-    batch_ticks = spec.batch * _ticks_each(schema, spec)
-    if spec.kind == "queue":
-        capacity_ticks = spec.capacity_bytes // max(1, schema.session_bytes()) * schema.ticks
-        return QueueLimiter(capacity_ticks, batch_ticks, sampled_total)
-    ahead = batch_ticks * _GROUP_BATCHES * _GROUPS_AHEAD
-    tolerance = max(ahead, spec.samples_per_insert * _TOLERANCE_TICKS)
-    return RateLimiter(spec.samples_per_insert, spec.min_ticks, tolerance, batch_ticks, sampled_total)

@@ -20,6 +20,7 @@ from p2prl.net.ports import free_block
 from p2prl.nodes.device import choose_device
 from p2prl.nodes.options import HostOptions, default_players
 from p2prl.nodes.prepare import Prepared
+from p2prl.nodes.rings import close_rings, open_rings
 from p2prl.nodes.supervisor import Charge
 from p2prl.nodes.trainer_config import TrainerConfig
 from p2prl.nodes.wiring import BrokerConfig, MemberConfig, ShardConfig, Staff
@@ -54,6 +55,7 @@ class Plan:
 
     Attributes:
         base_port, name: may change; the next start of a process is told the new one.
+        rings: descriptors of the memory that each shard shares with the trainer; empty for none.
         code: the join code as the broker told it last, so that its next incarnation goes on with it.
         term: the broker's last one; 0 before the first.
     """
@@ -67,21 +69,33 @@ class Plan:
         self.players = default_players() if options.players is None else options.players
         self.bind = bind_hosts(options)
         self.code = _first_code(options)
+        self.rings: list[int] = []
         self._session = secrets.token_hex(8)
         self.term = 0
 
     def charges(self) -> list[Charge]:
-        """In the order in which they are started."""
+        """In the order in which they are started. Once: memory that they share is made here."""
+        replay, count = self.prepared.replay, self.options.experiment.shards
+        self.rings = open_rings(self.prepared.run.schema, cast(ReplayKind, replay.kind), count)
         shards = [
-            Charge(f"shard {index}", "shard", self._shard_maker(index))
-            for index in range(self.options.experiment.shards)
+            Charge(
+                f"shard {index}",
+                "shard",
+                self._shard_maker(index),
+                descriptors=self.rings[index : index + 1],
+            )
+            for index in range(count)
         ]
         threads = str(max(1, (os.cpu_count() or 1) - self.players))
         names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
         env = {name: threads for name in names if name not in os.environ}
-        trainer = Charge("trainer", "trainer", self._trainer_config, env)
+        trainer = Charge("trainer", "trainer", self._trainer_config, env, self.rings)
         members = [Charge("member", "member", self._member_config)] if self.players > 0 else []
         return [Charge("broker", "broker", self._broker_config), *shards, trainer, *members]
+
+    def close(self) -> None:
+        """Let go of the shared memory."""
+        close_rings(self.rings)
 
     def needed(self) -> list[str]:
         """Those without which nobody can join."""
@@ -141,14 +155,18 @@ class Plan:
                 folder=str(self.prepared.folder / "replay"),
                 broker=LOCAL,
                 kind=cast(ReplayKind, replay.kind),
-                capacity_bytes=-(-replay.capacity_bytes // shards),
+                capacity_bytes=self._shard_bytes(),
                 window=replay.window,
                 fsync_interval_s=experiment.replay.fsync_interval_s,
                 node_bytes_per_s=limits.node_bytes_per_s / shards,
                 node_bundles_per_s=limits.node_bundles_per_s / shards,
+                ring=self.rings[index] if self.rings else -1,
             )
 
         return make
+
+    def _shard_bytes(self) -> int:
+        return -(-self.prepared.replay.capacity_bytes // self.options.experiment.shards)
 
     def _trainer_config(self) -> TrainerConfig:
         train, play = self.options.experiment.train, self.options.experiment.play
@@ -167,6 +185,8 @@ class Plan:
             keep_checkpoints=train.keep_checkpoints,
             eval_episodes=play.eval_episodes if play.eval_share > 0 else 0,
             goal=self.options.experiment.stop.mean_return,
+            rings=self.rings,
+            shard_bytes=self._shard_bytes(),
         )
 
     def check_config(self, path: Path) -> TrainerConfig:

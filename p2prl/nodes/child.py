@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -70,9 +70,19 @@ def _apart() -> dict[str, Any]:
 
 
 class Child:
-    """One child process. Its pipes are read by two threads (portable: Windows cannot poll pipes)."""
+    """One child process. Its pipes are read by two threads (portable: Windows cannot poll pipes).
 
-    def __init__(self, role: str, config: msgspec.Struct, env: Mapping[str, str] | None = None) -> None:
+    Args:
+        descriptors: open files that the child gets, with the same numbers; none on Windows.
+    """
+
+    def __init__(
+        self,
+        role: str,
+        config: msgspec.Struct,
+        env: Mapping[str, str] | None = None,
+        descriptors: Sequence[int] = (),
+    ) -> None:
         self.role = role
         # Deques: an append to a full one drops the oldest, and no thread can be in the way of another.
         self._lines: deque[LogLine] = deque(maxlen=_MAX_QUEUED)
@@ -84,6 +94,7 @@ class Child:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**KEEP_MEMORY, **os.environ, **(env or {})},
+            pass_fds=descriptors,
             **_apart(),
         )
         assert self._process.stdin

@@ -99,8 +99,7 @@ class Host:
         self.started_at = self.loop.now()
         self.pulse = Pulse(self.started_at)
         self.signalled = False
-        self.reason = ""
-        self.text = ""
+        self.reason = self.text = ""
         self.exit_code = 0
         self._stage = "running"
         self._stage_at = self._stop_at = self._told_at = 0.0
@@ -412,6 +411,7 @@ class Host:
             self.announcer.close(self._left_s())
         self.recorder.close(self.last)
         self.network.close()
+        self.plan.close()
         self.claim.release()
         drop_base(self.claim.base)
 

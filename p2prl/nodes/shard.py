@@ -75,6 +75,7 @@ class Shard:
             fsync_interval_s=config.fsync_interval_s,
             reward_range=run.env.reward_range,
             max_episode_steps=run.env.max_episode_steps,
+            ring=config.ring,
         )
         self.store = ShardStore.open(folder, run.schema, params, seed=run.seed + config.index)
         self.guests = GuestList()
@@ -282,10 +283,12 @@ class Shard:
             count=len(sample.versions),
             stale=sample.stale,
             priority_total=drawn.total if drawn else 0.0,
+            shared=sample.where is not None,
         )
         self._waits = peer if self.config.kind == "queue" and not reply.mass else b""
         parts: list[Frame] = [frames.encode(reply)]
         if len(sample.versions):
+            parts += [] if sample.where is None else [sample.where.data]
             parts += [
                 encode_stills(column) if isinstance(column, list) else column.data
                 for column in sample.columns

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -43,6 +43,7 @@ class Charge:
     Attributes:
         name: for people.
         make_config: called at each start.
+        descriptors: open files that it gets at each start.
         slow_from_s: a start that takes this long is said.
         up: this incarnation came up.
         was_ready: it was ready at least once, in any incarnation.
@@ -54,6 +55,7 @@ class Charge:
     role: str
     make_config: Callable[[], msgspec.Struct]
     env: Mapping[str, str] = field(default_factory=dict)
+    descriptors: Sequence[int] = ()
     child: Child | None = None
     starts: int = 0
     started_at: float = 0.0
@@ -189,7 +191,7 @@ class Supervisor:
         charge.started_at = self._loop.now()
         charge.slow_from_s = _SLOW_S
         charge.up = False
-        charge.child = Child(charge.role, charge.make_config(), charge.env)
+        charge.child = Child(charge.role, charge.make_config(), charge.env, charge.descriptors)
 
     def _take(self, charge: Charge, news: LogLine | ChildEvent | Exited) -> None:
         if isinstance(news, LogLine):

@@ -16,7 +16,7 @@ from p2prl.core import messages as m
 from p2prl.core.standstill import Standstill
 from p2prl.errors import LearningFailed, P2prlError, RemoteProtocolError
 from p2prl.learn.contracts import Array, Batch, Learner, weights_tolerance
-from p2prl.learn.samples import columns_from_frames
+from p2prl.learn.gathering import Gatherer
 from p2prl.learn.sampling import Sampler
 from p2prl.net.addresses import endpoint
 from p2prl.net.loop import Loop
@@ -36,12 +36,16 @@ from p2prl.nodes.threads import Threads
 from p2prl.nodes.trainer_config import TrainerConfig
 from p2prl.nodes.wiring import publish_port
 from p2prl.registry import is_accelerated, make_agent, resolve_agent
+from p2prl.replay.storage import ring_capacity
 from p2prl.wire import frames
 from p2prl.words import many
 
 log = logging.getLogger("p2prl")
 
 _REPORT_S = 0.05
+#: Where samples are in shared memory, small updates are made one after the other for so long before the sockets are
+#: looked at again: there are many batches ahead.
+_MOMENT_S = 0.001
 _SAMPLE_LIMITS = Limits(message_bytes=1_000_000_000, send_messages=100, receive_messages=100)
 #: For the broker's last word, which was sent before the order to end.
 _LAST_WORD_S = 0.5
@@ -125,9 +129,10 @@ class Trainer:
                 many(self.updates, "update"),
                 self.publisher.version,
             )
-        self.sampler = Sampler(
-            config.run.schema, config.replay, config.run.seed + self.updates, self._sampled_before
-        )
+        seed = config.run.seed + self.updates
+        places = ring_capacity(config.run.schema, config.shard_bytes)
+        self.gatherer = Gatherer(config.run.schema, config.replay, config.rings, places)
+        self.sampler = Sampler(config.run.schema, config.replay, seed, self._sampled_before, self.gatherer)
         self.standstill = Standstill(self.loop.now())
         self.loop.every(config.checkpoint_interval_s, self.save)
         self.loop.when_idle(self._work)
@@ -180,15 +185,16 @@ class Trainer:
     # --- training
 
     def _work(self) -> bool:
-        """One update, if there is a batch; True if there may be more to do at once."""
+        """An update, if there is a batch, or small ones for a moment; True if there may be more to do at once."""
         self._ask()
-        batch = self.sampler.next_batch()
-        if batch is None or self.learner is None:
-            return False
-        if self.config.replay.fresh:
-            self.report()  # players may go on while this update is made
-        self._update(batch)
-        return True
+        until = self.loop.now() + (_MOMENT_S if self.config.rings else 0.0)
+        while self.learner is not None and (batch := self.sampler.next_batch()) is not None:
+            if self.config.replay.fresh:
+                self.report()  # players may go on while this update is made
+            self._update(batch)
+            if self.loop.now() >= until:
+                return True
+        return False
 
     def _update(self, batch: Batch) -> None:
         assert self.learner is not None
@@ -229,10 +235,7 @@ class Trainer:
                 reply = frames.decode_sample(received.frames[0])
                 if not isinstance(reply, m.SampleReply):
                     continue
-                columns = []
-                if reply.count:
-                    schema, spec = self.config.run.schema, self.config.replay
-                    columns = columns_from_frames(schema, spec, reply.count, received.frames[1:])
+                columns = self.gatherer.columns(index, reply, received.frames[1:])
             except (RemoteProtocolError, ValueError, IndexError) as error:
                 raise P2prlError(f"shard {index} sent a sample that is not one: {error}") from error
             self.sampler.replied(index, reply, columns)

@@ -15,6 +15,8 @@ class TrainerConfig(msgspec.Struct, frozen=True):
     Attributes:
         eval_episodes: greedy episodes that are asked for of each candidate, by which `best` is chosen; 0 for none.
         goal: the mean return that ends the run; None if none does.
+        rings: descriptors of the memory that each shard writes (nodes/rings.py); none if samples come through sockets.
+        shard_bytes: capacity of each shard.
         check: a checkpoint's folder: only look whether it fits, and end; empty to train.
     """
 
@@ -32,4 +34,6 @@ class TrainerConfig(msgspec.Struct, frozen=True):
     keep_checkpoints: int
     eval_episodes: int = 0
     goal: float | None = None
+    rings: list[int] = []
+    shard_bytes: int = 0
     check: str = ""

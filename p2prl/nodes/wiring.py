@@ -75,6 +75,7 @@ class ShardConfig(msgspec.Struct, frozen=True):
     Attributes:
         fsync_interval_s: the most seconds of acknowledged sessions that a power cut may take.
         node_bytes_per_s, node_bundles_per_s: what this shard takes of one node; 0 for no limit.
+        ring: the descriptor of memory that the trainer reads (nodes/rings.py); -1 for none.
     """
 
     run: RunSpec
@@ -92,6 +93,7 @@ class ShardConfig(msgspec.Struct, frozen=True):
     fsync_interval_s: float = 1.0
     node_bytes_per_s: float = 0.0
     node_bundles_per_s: float = 0.0
+    ring: int = -1
 
 
 class MemberConfig(msgspec.Struct, frozen=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from p2prl.core.schema import RESET
@@ -9,6 +11,28 @@ from p2prl.wire.blocks import Array
 
 #: Rounds of drawing again what fell on a RESET tick, before all valid places are listed instead.
 _ROUNDS = 4
+
+
+@dataclass(frozen=True)
+class Places:
+    """Those of a ring that may be drawn.
+
+    Attributes:
+        count: how many.
+        listed: int64 `[count]`, which; None for `count` of them from `first` on, around the end of the ring.
+        capacity: places of the ring; unused where `first` is 0.
+    """
+
+    count: int
+    listed: Array | None = None
+    first: int = 0
+    capacity: int = 0
+
+    def at(self, drawn: Array) -> Array:
+        """From int64 numbers below `count` to places."""
+        if self.listed is not None:
+            return self.listed[drawn]
+        return (drawn + self.first) % self.capacity if self.first else drawn
 
 
 def start_counts(flags: Array | None, block: slice, ticks: int, window: int) -> Array | int:
@@ -29,11 +53,10 @@ def start_counts(flags: Array | None, block: slice, ticks: int, window: int) -> 
 def uniform_starts(
     rng: np.random.Generator,
     flags: Array | None,
-    held: int,
+    held: Places,
     ticks: int,
     window: int,
     count: int,
-    allowed: Array | None = None,
 ) -> tuple[Array, Array]:
     """`count` places (session, offset) with replacement, each valid one equally likely; or none at all.
 
@@ -42,18 +65,15 @@ def uniform_starts(
 
     Args:
         flags: uint8 `[capacity, ticks]`, or None if no tick is ever RESET.
-        held: sessions to draw from, the first ones.
-        allowed: int64, those of them that may be drawn; None for all.
+        held: sessions to draw from.
     """
     places = ticks - window + 1
-    if allowed is not None:
-        held = len(allowed)
-    if held == 0 or places <= 0:
+    if held.count == 0 or places <= 0:
         return np.empty(0, np.int64), np.empty(0, np.int64)
 
     def draw(size: int) -> tuple[Array, Array]:
-        drawn, offset = np.divmod(rng.integers(held * places, size=size), places)
-        return drawn if allowed is None else allowed[drawn], offset
+        drawn, offset = np.divmod(rng.integers(held.count * places, size=size), places)
+        return held.at(drawn), offset
 
     session, offset = draw(count)
     if flags is None:
@@ -66,10 +86,10 @@ def uniform_starts(
         rejected = rejected[flags[session[rejected], offset[rejected]] & RESET != 0]
     if not rejected.size:
         return session, offset
-    rows = flags[:held] if allowed is None else flags[allowed]
+    rows = flags[held.at(np.arange(held.count))]
     valid = np.flatnonzero(rows[:, :places] & RESET == 0)
     if not valid.size:
         return valid, valid
     drawn, offset[rejected] = np.divmod(valid[rng.integers(valid.size, size=rejected.size)], places)
-    session[rejected] = drawn if allowed is None else allowed[drawn]
+    session[rejected] = held.at(drawn)
     return session, offset

@@ -32,6 +32,7 @@ from p2prl.replay.records import (
     decode_snapshot,
     encode_record,
 )
+from p2prl.replay.shared import SharedStore
 from p2prl.replay.storage import RingStore, Sample, Store, check_ask, ring_capacity
 from p2prl.replay.validate import Rules
 from p2prl.replay.verdicts import Accepted, check_delivery, check_version, said, verdict
@@ -71,7 +72,7 @@ class ShardStore:
         self.trouble = ""
         self._log = SegmentLog(folder, spec.segment_bytes, self._snapshot)
         recovered = self._read_log()
-        self._store = _store(schema, spec, np.random.default_rng([seed, self._next_session]))
+        self._store = self._make_store(np.random.default_rng([seed, self._next_session]))
         self._restore(recovered)
 
     @classmethod
@@ -90,6 +91,19 @@ class ShardStore:
         if problem:
             raise LocalProtocolError(f"the run's schema cannot be used: {problem}")
         return cls(folder, schema, spec, seed)
+
+    def _make_store(self, rng: np.random.Generator) -> Store:
+        schema, spec = self._schema, self._spec
+        if spec.kind == "queue":
+            return QueueStore(schema, spec.capacity_bytes, spec.max_lag)
+        if spec.kind == "prioritised":
+            return PrioritisedStore(schema, spec.capacity_bytes, spec.window, rng)
+        if spec.ring >= 0:
+            try:
+                return SharedStore(schema, spec.capacity_bytes, spec.window, rng, spec.ring)
+            except OSError as error:
+                self.warn(f"memory cannot be shared with the trainer, so samples go through sockets: {error}")
+        return RingStore(schema, spec.capacity_bytes, spec.window, rng)
 
     # --- recovery -------------------------------------------------------------------------------------------
 
@@ -375,10 +389,3 @@ class ShardStore:
     def close(self) -> None:
         """Bring the log to the disk and let go of it."""
         self._log.close()
-
-
-def _store(schema: SessionSchema, spec: ReplayParams, rng: np.random.Generator) -> Store:
-    if spec.kind == "queue":
-        return QueueStore(schema, spec.capacity_bytes, spec.max_lag)
-    ring = PrioritisedStore if spec.kind == "prioritised" else RingStore
-    return ring(schema, spec.capacity_bytes, spec.window, rng)

@@ -17,7 +17,7 @@ from p2prl.core.schema import Column, SessionSchema
 from p2prl.errors import LimitsForbid, RemoteProtocolError
 from p2prl.replay.films import Films
 from p2prl.replay.owners import NOBODY, Owners
-from p2prl.replay.samplers import start_counts, uniform_starts
+from p2prl.replay.samplers import Places, start_counts, uniform_starts
 from p2prl.replay.validate import FLAGS
 from p2prl.wire.blocks import Array
 from p2prl.wire.bundle import Opened
@@ -54,12 +54,15 @@ class Sample:
         stale: sessions that were dropped from the queue because they had grown older than max_lag, or because
             the node that gave them is quarantined.
         drawn: None if they were not drawn by priority.
+        where: int64 `[count, 3]`, place in the ring, stamp and first tick: then the trainer gathers them itself, and
+            there are no columns (shared.py).
     """
 
     columns: list[Array | list[Still]]
     versions: Array
     stale: int = 0
     drawn: Drawn | None = None
+    where: Array | None = None
 
     @property
     def count(self) -> int:
@@ -162,13 +165,7 @@ class RingStore:
         self._array_bytes, _ = kept_bytes(schema)
         self.capacity = ring_capacity(schema, capacity_bytes)
         try:
-            # Not filled: the system gives memory as sessions come, but refuses here what it could never give.
-            self._columns: list[Array | Films] = [
-                Films(self.capacity)
-                if in_pictures(column)
-                else np.empty((self.capacity, schema.rows(column), *column.shape), column.dtype)
-                for column in schema.columns
-            ]
+            self._make_columns()
             self._films = [store for store in self._columns if isinstance(store, Films)]
             self._versions = np.empty(self.capacity, np.int64)
             self._numbers = np.empty(self.capacity, np.int64)
@@ -188,6 +185,15 @@ class RingStore:
         self._gone = 0
         self._head = 0
         self._mass = 0
+
+    def _make_columns(self) -> None:
+        # Not filled: the system gives memory as sessions come, but refuses here what it could never give.
+        self._columns: list[Array | Films] = [
+            Films(self.capacity)
+            if in_pictures(column)
+            else np.empty((self.capacity, self._schema.rows(column), *column.shape), column.dtype)
+            for column in self._schema.columns
+        ]
 
     def full(self) -> bool:
         """Never: the oldest make room."""
@@ -261,24 +267,29 @@ class RingStore:
         sessions.
         """
         check_ask(self._schema, count, window)
-        allowed = self._owners.allowed(self._held)
-        if window == 0:
-            held = self._held if allowed is None else len(allowed)
-            session = self._rng.integers(max(1, held), size=count if held else 0)
-            session = session if allowed is None else allowed[session]
-            return Sample(self._gather(session, session, 0), self._versions[session])
-        session, offset = uniform_starts(
-            self._rng, self._flags, self._held, self._schema.ticks, window, count, allowed
-        )
+        session, offset = self._draw(count, window)
         return Sample(self._gather(session, offset, window), self._versions[session])
 
+    def _draw(self, count: int, window: int) -> tuple[Array, Array]:
+        """Places and first ticks, int64 `[count]`."""
+        places = self._drawable()
+        if window:
+            return uniform_starts(self._rng, self._flags, places, self._schema.ticks, window, count)
+        drawn = self._rng.integers(max(1, places.count), size=count if places.count else 0)
+        return places.at(drawn), np.zeros_like(drawn)
+
+    def _drawable(self) -> Places:
+        """Those that may be drawn."""
+        allowed = self._owners.allowed(self._held)
+        return Places(self._held if allowed is None else len(allowed), allowed)
+
     def _gather(self, session: Array, offset: Array, window: int) -> list[Array | list[Still]]:
-        """One gather per column over its rows laid end to end; with window 0 whole sessions, wherever the offset."""
+        """One gather per column over its rows laid end to end; with window 0 whole sessions."""
         rows_at: dict[bool, Array] = {}
         columns: list[Array | list[Still]] = []
         for column, store in zip(self._schema.columns, self._columns, strict=True):
             if isinstance(store, Films):
-                columns.append(store.take(session, offset if window else np.zeros_like(session)))
+                columns.append(store.take(session, offset))
                 continue
             if window == 0:
                 columns.append(store.take(session, axis=0))
@@ -294,8 +305,8 @@ class RingStore:
 
     def mass(self) -> int:
         """Ticks at which a window may begin."""
-        allowed = self._owners.allowed(self._held)
-        return self._mass if allowed is None else int(self._starts[allowed].sum())
+        listed = self._drawable().listed
+        return self._mass if listed is None else int(self._starts[listed].sum())
 
     def first_live(self, next_session: int) -> int:
         """As in Store."""
