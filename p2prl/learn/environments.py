@@ -111,10 +111,13 @@ def bare_step(env: gym.Env[Any, Any]) -> tuple[Callable[[Any], Any], float]:
     there was a reset before; and the number of steps at which an episode is then to be truncated (infinity: none).
     """
     limit = math.inf
-    while type(env) in (gym.wrappers.TimeLimit, gym.wrappers.OrderEnforcing):
-        limit = min(limit, getattr(env, "_max_episode_steps", math.inf))
+    while True:
+        # The name is Gymnasium's own: a wrapper that does not have it keeps its limit itself.
+        own = getattr(env, "_max_episode_steps", None) if type(env) is gym.wrappers.TimeLimit else None
+        if type(env) is not gym.wrappers.OrderEnforcing and not isinstance(own, int):
+            return env.step, limit
+        limit = min(limit, math.inf if own is None else own)
         env = env.env  # type: ignore[attr-defined]
-    return env.step, limit
 
 
 def check_reset(answer: Any) -> None:

@@ -1,8 +1,8 @@
 """Memory that is let go stays with the process, where the system's allocator can be told so.
 
 Batches and what a learner makes of them are large arrays that come and go at each update. glibc gives their pages back
-at once, and the system hands them out again one by one, each zeroed: on a virtual machine up to 12 us a page, more than
-all else that is done with a batch. Whether it does depends on what happens to lie behind them.
+at once, and the system hands them out again one by one, each zeroed. Every child process keeps what is freed below
+32 MB (child.KEEP_MEMORY: older glibc takes no more); a trainer's arrays may be larger.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _KEPT_BYTES = 1 << 30
 
 
 def keep_freed_memory() -> bool:
-    """Keep up to a gigabyte of freed memory for what comes next; False where there is no glibc that can be told."""
+    """Keep up to a gigabyte of freed memory for what comes next; False where there is no glibc that takes so much."""
     if not sys.platform.startswith("linux"):
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none

@@ -6,6 +6,9 @@ from p2prl.wire.blocks import Array
 from p2prl.wire.pictures import Slots
 from p2prl.wire.stills import Still
 
+#: What Python takes to keep one block, beside its bytes: a place in a list, a tuple, an object.
+FILM_BYTES = 100
+
 
 class Films:
     """The blocks of a ring's sessions.
@@ -14,7 +17,7 @@ class Films:
         capacity: places.
 
     Attributes:
-        size_bytes: of all blocks.
+        size_bytes: of all blocks, and of keeping them.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -32,7 +35,7 @@ class Films:
 
     def _set(self, place: int, film: tuple[str, bytes] | None) -> None:
         old = self._kept[place]
-        self.size_bytes += (len(film[1]) if film else 0) - (len(old[1]) if old else 0)
+        self.size_bytes += _size(film) - _size(old)
         self._kept[place] = film
 
     def take(self, places: Array, rows: Array) -> list[Still]:
@@ -43,3 +46,7 @@ class Films:
             assert film is not None, "a place is sampled only while it holds a session"
             stills.append(Still(film[0], film[1], row))
         return stills
+
+
+def _size(film: tuple[str, bytes] | None) -> int:
+    return len(film[1]) + FILM_BYTES if film else 0

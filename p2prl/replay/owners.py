@@ -6,10 +6,8 @@ from collections.abc import Collection
 
 import numpy as np
 
-from p2prl.wire.blocks import Array
+from p2prl.replay.samplers import Places
 
-#: Whose the places are that hold nothing any more: never allowed. No node has a key of this kind.
-NOBODY = "-"
 #: Names that are kept before those that hold nothing any more are looked for.
 _MIN_NAMES = 1024
 
@@ -27,9 +25,9 @@ class Owners:
         self._names = [""]
         self._numbers = {"": 0}
         self._max_names = _MIN_NAMES
-        self._barred = frozenset({NOBODY})
-        #: What `allowed` found last, and for how many places; None if it is to be looked for again.
-        self._found: tuple[int, Array] | None = None
+        self._barred: frozenset[str] = frozenset()
+        #: What `allowed` was asked last, and what it found; None if it is to be looked for again.
+        self._found: tuple[Places, Places] | None = None
 
     def put(self, block: slice, node: str) -> None:
         """These places are `node`'s now."""
@@ -38,18 +36,20 @@ class Owners:
 
     def bar(self, nodes: Collection[str]) -> None:
         """The places of these nodes, and of no others, are not allowed from now on."""
-        self._barred = frozenset(nodes) | {NOBODY}
+        self._barred = frozenset(nodes)
         self._found = None
 
-    def allowed(self, held: int) -> Array | None:
-        """Of the first `held` places those that are allowed, int64, in order; None for all."""
+    def allowed(self, places: Places) -> Places:
+        """Of some places those that are allowed; the same if all are."""
         barred = [self._numbers[node] for node in self._barred if node in self._numbers]
         if not barred:
-            return None
-        if self._found is None or self._found[0] != held:
+            return places
+        if self._found is None or self._found[0] != places:
             out = np.zeros(len(self._names), bool)
             out[barred] = True
-            self._found = held, np.flatnonzero(~out[self._of[:held]])
+            every = places.at(np.arange(places.count))
+            listed = every[~out[self._of[every]]]
+            self._found = places, Places(len(listed), listed)
         return self._found[1]
 
     def _number(self, node: str) -> int:

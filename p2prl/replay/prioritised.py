@@ -92,8 +92,8 @@ class PrioritisedStore(RingStore):
             return  # said again with each change among members, and this is a walk over all there is
         self._quarantined = nodes
         signs = np.full(self.capacity, -1, np.float32)
-        allowed = self._owners.allowed(self._held)
-        signs[slice(self._held) if allowed is None else allowed] = 1
+        places = self._drawable()
+        signs[places.at(np.arange(places.count))] = 1
         leaves = np.abs(self._tree.leaves).reshape(self.capacity, self._places)
         self._tree.fill(0, (leaves * signs[:, None]).ravel())
 

@@ -139,12 +139,7 @@ class SharedStore(RingStore):
 
     def _drawable(self) -> Places:
         spared = max(0, self._held + self._spare - self.capacity)
-        allowed, oldest = self._owners.allowed(self._held), self._oldest()
-        if allowed is None:
-            first = (oldest + spared) % self.capacity
-            return Places(self._held - spared, None, first, self.capacity)
-        kept = allowed[(allowed - oldest) % self.capacity >= spared]
-        return Places(len(kept), kept)
+        return self._in_use((self._oldest() + spared) % self.capacity, self._held - spared)
 
     def sample(self, count: int, window: int, current_version: int) -> Sample:
         """As a ring's, but where they are instead of what they are."""

@@ -15,8 +15,8 @@ import numpy as np
 
 from p2prl.core.schema import Column, SessionSchema
 from p2prl.errors import LimitsForbid, RemoteProtocolError
-from p2prl.replay.films import Films
-from p2prl.replay.owners import NOBODY, Owners
+from p2prl.replay.films import FILM_BYTES, Films
+from p2prl.replay.owners import Owners
 from p2prl.replay.samplers import Places, start_counts, uniform_starts
 from p2prl.replay.validate import FLAGS
 from p2prl.wire.blocks import Array
@@ -26,6 +26,8 @@ from p2prl.wire.stills import Still
 
 #: Bytes of one sample, so that a wrong `count` or `window` cannot take the machine's memory.
 MAX_SAMPLE_BYTES = 1024 * 1024 * 1024
+#: A ring has places for sessions whose pictures take this part of their bytes; Breakout at random takes half of that.
+_FEWEST_BYTES = 128
 
 
 @dataclass(frozen=True)
@@ -127,8 +129,10 @@ def kept_bytes(schema: SessionSchema) -> tuple[int, int]:
 
 
 def ring_capacity(schema: SessionSchema, capacity_bytes: int) -> int:
-    """Sessions that a ring of so many bytes has places for."""
-    return max(1, capacity_bytes // max(1, sum(kept_bytes(schema))))
+    """Sessions that a ring of so many bytes has places for: pictures of a game may well take a hundredth of theirs."""
+    columns = [column for column in schema.columns if in_pictures(column)]
+    pictures = sum(schema.column_bytes(column, 1) // _FEWEST_BYTES + FILM_BYTES for column in columns)
+    return max(1, capacity_bytes // max(1, kept_bytes(schema)[0] + pictures))
 
 
 def in_pictures(column: Column) -> bool:
@@ -145,7 +149,7 @@ def slots_in(arrays: Opened) -> int:
 class RingStore:
     """Sessions sampled at random, again and again; a new one overwrites the oldest.
 
-    Where pictures take more than was expected of them the oldest go before the ring is full.
+    Where there are pictures, it is mostly full of bytes before all of its places are taken; then, too, the oldest go.
 
     Args:
         capacity_bytes: of all that is held; at least one session is.
@@ -179,10 +183,8 @@ class RingStore:
         names = [column.name for column in schema.columns]
         flags = self._columns[names.index(FLAGS)] if FLAGS in names else None
         self._flags = None if isinstance(flags, Films) else flags
-        #: Places in use, how many of the oldest hold nothing any more, the place that is written next, and the valid
-        #: first ticks of all windows together.
+        #: Places in use, the place that is written next, and the valid first ticks of all windows together.
         self._held = 0
-        self._gone = 0
         self._head = 0
         self._mass = 0
 
@@ -213,10 +215,8 @@ class RingStore:
             self._head = (self._head + count) % self.capacity
             done += count
         overwritten = max(0, self._held + slots - skip - self.capacity)
-        evicted = skip + max(0, overwritten - self._gone)
-        self._gone = max(0, self._gone - overwritten)
         self._held = min(self.capacity, self._held + slots - skip)
-        return evicted + self._make_room()
+        return skip + overwritten + self._make_room()
 
     def _write(self, at: int, start: int, count: int, arrays: Opened, node: str) -> None:
         """Copy `count` slots of a bundle, `[rows, slots]`, from slot `start` to `[slots, rows]` from `at`."""
@@ -238,23 +238,21 @@ class RingStore:
     def _make_room(self) -> int:
         """Let the oldest go while all together is too large; how many went."""
         went = 0
-        while self._films and self.size_bytes > self._capacity_bytes and self._held - self._gone > 1:
+        while self._films and self.size_bytes > self._capacity_bytes and self._held > 1:
             self._clear(self._oldest())
-            self._gone += 1
+            self._held -= 1
             went += 1
         return went
 
     def _clear(self, place: int) -> None:
         """A place holds nothing any more."""
-        block = slice(place, place + 1)
-        self._owners.put(block, NOBODY)
         for films in self._films:
             films.clear(place)
         self._mass -= int(self._starts[place])
         self._starts[place] = 0
 
     def _oldest(self) -> int:
-        return (self._head - self._held + self._gone) % self.capacity
+        return (self._head - self._held) % self.capacity
 
     def quarantine(self, nodes: frozenset[str]) -> None:
         """As in Store. What is still held comes back when its node is no longer named."""
@@ -280,8 +278,12 @@ class RingStore:
 
     def _drawable(self) -> Places:
         """Those that may be drawn."""
-        allowed = self._owners.allowed(self._held)
-        return Places(self._held if allowed is None else len(allowed), allowed)
+        return self._in_use(self._oldest(), self._held)
+
+    def _in_use(self, first: int, count: int) -> Places:
+        """So many places from `first` on, without those of quarantined nodes."""
+        places = Places(count, None, first if count < self.capacity else 0, self.capacity)
+        return self._owners.allowed(places)
 
     def _gather(self, session: Array, offset: Array, window: int) -> list[Array | list[Still]]:
         """One gather per column over its rows laid end to end; with window 0 whole sessions."""
@@ -315,11 +317,9 @@ class RingStore:
     @property
     def sessions(self) -> int:
         """As in Store."""
-        allowed = self._owners.allowed(self._held)
-        return self._held if allowed is None else len(allowed)
+        return self._in_use(self._oldest(), self._held).count
 
     @property
     def size_bytes(self) -> int:
         """As in Store."""
-        arrays = (self._held - self._gone) * self._array_bytes
-        return arrays + sum(films.size_bytes for films in self._films)
+        return self._held * self._array_bytes + sum(films.size_bytes for films in self._films)

@@ -66,7 +66,9 @@ def shard(folder: Path, kind: Kind, window: int = 2, capacity_bytes: int = 10_00
     return ShardStore.open(folder, SCHEMA, params, seed=1)
 
 
-def give(store: ShardStore, seq: int, slots: int = 3, noise: bool = False) -> dict[str, Array]:
+def give(
+    store: ShardStore, seq: int, slots: int = 3, noise: bool = False, node: str = "node"
+) -> dict[str, Array]:
     arrays = play(slots, seq, noise)
     header, payload = encode_bundle(
         SCHEMA,
@@ -79,7 +81,7 @@ def give(store: ShardStore, seq: int, slots: int = 3, noise: bool = False) -> di
         episodes=[(1.0, 4, 0.0)],
     )
     delivery = Delivery(run_id="run", boot_id="boot", seq=seq)
-    accepted = store.accept("node", delivery, encode(header), payload, 0, "run", 0.0)
+    accepted = store.accept(node, delivery, encode(header), payload, 0, "run", 0.0)
     assert accepted.verdict.status == "stored"
     return arrays
 
@@ -199,6 +201,39 @@ def test_the_capacity_is_kept_in_bytes_whatever_the_pictures(noises: list[bool],
         assert drawn is not None
         assert drawn.ids[:, 0].min() >= total - store.sessions, "none that went is drawn"
         store.close()
+
+
+def test_a_ring_of_pictures_is_full_of_bytes_not_of_places(tmp_path: Path) -> None:
+    """Where little moves it holds many more sessions than it would of noise, the newest ones, and draws from all."""
+    capacity = 6 * SCHEMA.session_bytes() // 4
+    store = shard(tmp_path, "uniform", 2, capacity)
+    played = {}
+    for seq in range(1, 60):
+        node = "a" if seq % 2 else "b"
+        played[seq] = give(store, seq, node=node)
+    assert 0.9 * capacity < store.size_bytes <= capacity
+    held = store.sessions
+    assert 12 < held < 3 * 59, "more than the six that are counted on, and not all"
+
+    def drawn() -> set[int]:
+        """The numbers of the sessions that are sampled, as their rewards tell."""
+        batch = batch_of("uniform", 2, store.sample(100 * held, 2, 0))
+        assert same(batch, played) == 100 * held
+        seeds, rest = np.divmod(batch["reward"].max(axis=1).astype(int), 1000)
+        return set((3 * (seeds - 1) + rest // 100).tolist())
+
+    newest = set(range(3 * 59 - held, 3 * 59))
+    assert drawn() == newest
+    store.quarantine(frozenset({"a"}))
+    assert drawn() == {number for number in newest if number // 3 % 2}
+    assert store.sessions == sum(number // 3 % 2 for number in newest)
+    store.quarantine(frozenset())
+    assert drawn() == newest
+    noise = give(store, 60, noise=True)  # many quiet sessions go for a few of noise
+    assert store.size_bytes <= capacity
+    assert store.sessions < held - 3
+    played[60] = noise
+    assert same(batch_of("uniform", 2, store.sample(50, 2, 0)), played) == 50
 
 
 def test_a_frame_of_stills_that_does_not_add_up_is_an_error(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from p2prl.core.schema import RESET, TERMINATED
 from p2prl.replay import owners as owners_module
 from p2prl.replay.owners import Owners
 from p2prl.replay.queue import QueueStore
+from p2prl.replay.samplers import Places
 from p2prl.replay.shard import ShardStore
 from p2prl.replay.storage import RingStore, Sample
 from tests.unit.replay_kit import CARTPOLE, open_shard, play, push
@@ -128,7 +129,7 @@ def test_names_of_nodes_that_hold_nothing_any_more_are_forgotten(monkeypatch: py
         owners.put(slice(number % 6, number % 6 + 1), f"node {number}")
         assert len(owners._names) <= 16
         owners.bar([f"node {number - 1}", f"node {number}", "node 0"])
-        allowed = owners.allowed(6)
+        allowed = owners.allowed(Places(6)).listed
         assert allowed is not None
         here = {number % 6, (number - 1) % 6} if number else {0}
         assert set(allowed) == set(range(6)) - here or number < 6
@@ -137,13 +138,18 @@ def test_names_of_nodes_that_hold_nothing_any_more_are_forgotten(monkeypatch: py
 def test_all_are_allowed_as_long_as_nobody_who_holds_something_is_barred() -> None:
     owners = Owners(4)
     owners.put(slice(0, 2), "a")
-    assert owners.allowed(2) is None
+    assert owners.allowed(Places(2)) == Places(2)
     owners.bar(["b"])
-    assert owners.allowed(2) is None
+    assert owners.allowed(Places(2)) == Places(2)
     owners.put(slice(2, 4), "b")
-    allowed = owners.allowed(4)
-    assert allowed is not None
-    assert list(allowed) == [0, 1]
+    for places, expected in (
+        (Places(4), [0, 1]),
+        (Places(3, first=3, capacity=4), [0, 1]),
+        (Places(2), [0, 1]),
+    ):
+        allowed = owners.allowed(places)
+        assert allowed.listed is not None
+        assert (allowed.count, list(allowed.listed)) == (len(expected), expected)
 
 
 # --- a queue

@@ -203,6 +203,9 @@ def test_what_steps_an_environment_that_has_wrappers_of_its_own() -> None:
     clipped = gym.wrappers.TransformReward(TimeLimit(plain, 7), float)
     assert bare_step(TimeLimit(clipped, 9)) == (clipped.step, 9)
     assert bare_step(plain) == (plain.step, math.inf)
+    unknown = TimeLimit(plain, 7)
+    del unknown._max_episode_steps  # a Gymnasium that names it otherwise
+    assert bare_step(unknown) == (unknown.step, math.inf)
 
 
 def test_episodes_of_one_step() -> None:

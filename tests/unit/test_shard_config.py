@@ -98,7 +98,9 @@ def test_a_ring_of_pictures_that_would_not_fit_is_refused_with_its_computed_size
     monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
     fits = ReplaySpec(ticks=64, capacity_bytes=capacity, min_ticks=64_000)
     check_memory(pictures, fits)
-    assert ring_capacity(pictures, capacity) == 1000
+    assert (
+        ring_capacity(pictures, capacity) > 20_000
+    )  # most pictures take far less: there are places for those
     with pytest.raises(
         LimitsForbid, match=r"may take 538 MB \(75,008 ticks\) and 659 MB are free: use"
     ) as said:
