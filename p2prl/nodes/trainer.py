@@ -132,7 +132,8 @@ class Trainer:
         seed = config.run.seed + self.updates
         places = ring_capacity(config.run.schema, config.shard_bytes)
         self.gatherer = Gatherer(config.run.schema, config.replay, config.rings, places)
-        self.sampler = Sampler(config.run.schema, config.replay, seed, self._sampled_before, self.gatherer)
+        gatherer = self.gatherer if config.rings else None
+        self.sampler = Sampler(config.run.schema, config.replay, seed, self._sampled_before, gatherer)
         self.standstill = Standstill(self.loop.now())
         self.loop.every(config.checkpoint_interval_s, self.save)
         self.loop.when_idle(self._work)

@@ -17,6 +17,7 @@ from p2prl.core.schema import DTYPE_SIZES, RESET, TERMINATED, TRUNCATED, Column,
 from p2prl.errors import RemoteProtocolError
 from p2prl.wire.blocks import Array
 from p2prl.wire.bundle import Opened
+from p2prl.wire.columns import developed
 from p2prl.wire.pictures import Slots
 
 FLAGS, REWARD = "flags", "reward"
@@ -45,9 +46,10 @@ class Rules:
         self._ticks = schema.ticks
         self._floats = [column.name for column in schema.columns if column.dtype.startswith("float")]
         self._actions = [
-            (column.name, *_bounds(column))
+            (column.name, (schema.rows(column), column.shape), *_bounds(column))
             for column in schema.columns
-            if column.name == "action" or column.name.startswith("action.")
+            if (column.name == "action" or column.name.startswith("action."))
+            and any(bound is not None for bound in _bounds(column))
         ]
         self._reward_range = reward_range
         self._max_length = _MAX_LENGTH if max_episode_steps is None else max_episode_steps
@@ -67,9 +69,11 @@ class Rules:
             values = _numbers(arrays, name)
             if values is not None and np.count_nonzero(np.isfinite(values)) != values.size:
                 raise RemoteProtocolError("not_finite", f"column {name!r} holds NaN or infinity")
-        for name, low, high in self._actions:
-            values = _numbers(arrays, name)
-            if values is not None and values.size and _outside(values, low, high):
+        for name, (rows, row), low, high in self._actions:
+            actions = arrays[name]
+            if isinstance(actions, Slots):  # large ones may have come as pictures do
+                actions = developed(actions, (rows, header.slots, *row))
+            if actions.size and _outside(actions, low, high):
                 raise RemoteProtocolError(
                     "out_of_space", f"column {name!r} holds an action outside its space"
                 )

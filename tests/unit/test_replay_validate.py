@@ -14,6 +14,8 @@ from p2prl.core.schema import RESET, TERMINATED, TRUNCATED, Column, SessionSchem
 from p2prl.errors import RemoteProtocolError
 from p2prl.replay.validate import RewardRange, check_bundle
 from p2prl.wire.blocks import Array
+from p2prl.wire.bundle import BundleReader, encode_bundle
+from p2prl.wire.pictures import Slots
 from tests.unit.replay_kit import CARTPOLE, make_bundle, play
 
 T = CARTPOLE.ticks
@@ -135,6 +137,28 @@ def test_actions_are_judged_element_by_element(data: st.DataObject) -> None:
         check_bundle(schema, header, {"action": values})
     else:
         assert refused(header, {"action": values}, schema) == "out_of_space"
+
+
+@pytest.mark.parametrize("noise", [False, True])
+def test_large_actions_are_judged_although_they_travel_as_pictures_do(noise: bool) -> None:
+    schema = SessionSchema(3, (Column("action", "uint8", (32, 32), low=(0.0,), high=(1.0,)),))
+    rng = np.random.default_rng(1)
+    values = np.zeros((3, 2, 32, 32), np.uint8)
+    if noise:
+        values[:] = rng.integers(0, 2, values.shape)
+    reader = BundleReader(schema)
+    for wrong in (False, True):
+        values[2, 1, 31, 31] = 2 * wrong
+        header, payload = encode_bundle(
+            schema, {"action": values}, slots=2, version=0, rank=0, serial=1, steps=6, episodes=[]
+        )
+        arrays = reader.open(header, payload)
+        assert isinstance(arrays["action"], Slots)
+        if wrong:
+            with pytest.raises(RemoteProtocolError, match="outside its space"):
+                check_bundle(schema, header, arrays)
+        else:
+            check_bundle(schema, header, arrays)
 
 
 def test_returns_may_be_large_together() -> None:
