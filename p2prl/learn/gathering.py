@@ -6,6 +6,7 @@ the stamps are compared (replay/shared.py): what was overwritten is left out, an
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Sequence
 
@@ -13,14 +14,19 @@ import numpy as np
 
 from p2prl.core.messages import SampleReply
 from p2prl.core.schema import SessionSchema
+from p2prl.errors import LimitsForbid
 from p2prl.learn.contracts import Array, ReplaySpec
 from p2prl.learn.samples import batch_bytes, columns_from_frames
-from p2prl.replay.shared import SharedRing
+from p2prl.replay.shared import SharedRing, ring_bytes
+
+log = logging.getLogger("p2prl")
 
 #: What is known of a sample, as int64: a row of `drawn`.
 _SHARD, _PLACE, _STAMP, _FIRST, _VERSION = range(5)
 #: Small batches are gathered together, up to so many bytes: a copy of little costs as much as one of more.
 _AT_ONCE_BYTES = 250_000
+#: A part of the samples that were given: if more than this were overwritten, people are told.
+_MANY = 0.01
 
 
 class Gatherer:
@@ -32,21 +38,25 @@ class Gatherer:
 
     Attributes:
         overwritten: samples that were gone before they were gathered.
+        given: samples in all batches so far.
+
+    Raises:
+        LimitsForbid: this process has no room for the rings.
     """
 
     def __init__(
         self, schema: SessionSchema, spec: ReplaySpec, descriptors: Sequence[int], places: int
     ) -> None:
         self._schema, self._spec, self._window = schema, spec, spec.window
-        self._descriptors, self._places = descriptors, places
+        self._places = places
         self._rows = [
             ((schema.rows(column, spec.window), *column.shape), column.dtype) for column in schema.columns
         ]
-        self._rings: dict[int, SharedRing] = {}
+        self._rings = _seen(schema, descriptors, places)
         self._drawn: Array = np.empty((5, 0), np.int64)
         self._at_once = max(1, _AT_ONCE_BYTES // max(1, batch_bytes(schema, spec)))
         self._gathered: deque[list[Array]] = deque()
-        self.overwritten = 0
+        self.overwritten = self.given = 0
 
     @property
     def waiting(self) -> int:
@@ -66,10 +76,8 @@ class Gatherer:
         return columns_from_frames(self._schema, self._spec, reply.count, payload)
 
     def _read(self, index: int, count: int, payload: Sequence[memoryview | bytes]) -> Array:
-        if index not in self._rings:
-            if not 0 <= index < len(self._descriptors):
-                raise ValueError(f"nothing is shared with shard {index}")
-            self._rings[index] = SharedRing(self._schema, self._places, self._descriptors[index])
+        if not 0 <= index < len(self._rings):
+            raise ValueError(f"nothing is shared with shard {index}")
         where, versions = payload
         drawn = np.empty((5, count), np.int64)
         drawn[_SHARD] = index
@@ -95,7 +103,18 @@ class Gatherer:
             if self.waiting < count:
                 return None
             self._fill(count)
+        self.given += count
         return self._gathered.popleft()
+
+    def tell(self) -> None:
+        """At the end: a line in the log if many samples were overwritten."""
+        if self.overwritten > self.given * _MANY:
+            log.info(
+                "%d samples were overwritten before they were used, %d were used: the replay is small beside what is "
+                "played in a moment; others were drawn instead",
+                self.overwritten,
+                self.given,
+            )
 
     def _fill(self, count: int) -> None:
         """Gather what the next batches are made of; nothing if too many samples of it were overwritten."""
@@ -145,6 +164,17 @@ class Gatherer:
             rows = first[:, None] + np.arange(self._window + column.extra_row)
             flat = store.reshape(self._places * self._schema.rows(column), *column.shape)
             flat.take(rows, axis=0, out=values, mode="clip")
+
+
+def _seen(schema: SessionSchema, descriptors: Sequence[int], places: int) -> list[SharedRing]:
+    try:
+        return [SharedRing(schema, places, descriptor) for descriptor in descriptors]
+    except OSError as error:
+        size = ring_bytes(schema, places) * len(descriptors) / 1e6
+        raise LimitsForbid(
+            f"the trainer cannot map the replay's {size:.0f} MB, which its shards share with it ({error}): "
+            "set replay.capacity_bytes lower, or allow it more memory (ulimit -v)"
+        ) from error
 
 
 def _dealt(columns: Sequence[Array], batches: int) -> list[list[Array]]:

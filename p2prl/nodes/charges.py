@@ -20,7 +20,7 @@ from p2prl.net.ports import free_block
 from p2prl.nodes.device import choose_device
 from p2prl.nodes.options import HostOptions, default_players
 from p2prl.nodes.prepare import Prepared
-from p2prl.nodes.rings import close_rings, open_rings
+from p2prl.nodes.rings import Ring, close_rings, open_rings
 from p2prl.nodes.supervisor import Charge
 from p2prl.nodes.trainer_config import TrainerConfig
 from p2prl.nodes.wiring import BrokerConfig, MemberConfig, ShardConfig, Staff
@@ -55,7 +55,7 @@ class Plan:
 
     Attributes:
         base_port, name: may change; the next start of a process is told the new one.
-        rings: descriptors of the memory that each shard shares with the trainer; empty for none.
+        rings: the memory that each shard shares with the trainer; empty for none.
         code: the join code as the broker told it last, so that its next incarnation goes on with it.
         term: the broker's last one; 0 before the first.
     """
@@ -69,27 +69,29 @@ class Plan:
         self.players = default_players() if options.players is None else options.players
         self.bind = bind_hosts(options)
         self.code = _first_code(options)
-        self.rings: list[int] = []
+        self.rings: list[Ring] = []
         self._session = secrets.token_hex(8)
         self.term = 0
 
     def charges(self) -> list[Charge]:
         """In the order in which they are started. Once: memory that they share is made here."""
         replay, count = self.prepared.replay, self.options.experiment.shards
-        self.rings = open_rings(self.prepared.run.schema, cast(ReplayKind, replay.kind), count)
+        kind = cast(ReplayKind, replay.kind)
+        self.rings = open_rings(self.prepared.run.schema, kind, count, self._shard_bytes())
         shards = [
             Charge(
                 f"shard {index}",
                 "shard",
                 self._shard_maker(index),
-                descriptors=self.rings[index : index + 1],
+                descriptors=[ring.writes for ring in self.rings[index : index + 1]],
             )
             for index in range(count)
         ]
         threads = str(max(1, (os.cpu_count() or 1) - self.players))
         names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
         env = {name: threads for name in names if name not in os.environ}
-        trainer = Charge("trainer", "trainer", self._trainer_config, env, self.rings)
+        read = [ring.reads for ring in self.rings]
+        trainer = Charge("trainer", "trainer", self._trainer_config, env, read)
         members = [Charge("member", "member", self._member_config)] if self.players > 0 else []
         return [Charge("broker", "broker", self._broker_config), *shards, trainer, *members]
 
@@ -160,7 +162,7 @@ class Plan:
                 fsync_interval_s=experiment.replay.fsync_interval_s,
                 node_bytes_per_s=limits.node_bytes_per_s / shards,
                 node_bundles_per_s=limits.node_bundles_per_s / shards,
-                ring=self.rings[index] if self.rings else -1,
+                ring=self.rings[index].writes if self.rings else -1,
             )
 
         return make
@@ -185,13 +187,13 @@ class Plan:
             keep_checkpoints=train.keep_checkpoints,
             eval_episodes=play.eval_episodes if play.eval_share > 0 else 0,
             goal=self.options.experiment.stop.mean_return,
-            rings=self.rings,
+            rings=[ring.reads for ring in self.rings],
             shard_bytes=self._shard_bytes(),
         )
 
     def check_config(self, path: Path) -> TrainerConfig:
         """For a trainer that only looks whether a checkpoint fits this experiment."""
-        return msgspec.structs.replace(self._trainer_config(), check=str(path))
+        return msgspec.structs.replace(self._trainer_config(), check=str(path), rings=[])
 
     def _member_config(self) -> MemberConfig:
         agent = self.options.experiment.agent.name

@@ -26,6 +26,7 @@ from p2prl.net.zap import Rejected
 from p2prl.nodes.control import ControlLine
 from p2prl.nodes.process import emit, run_child
 from p2prl.nodes.receipts import TOGETHER_S, Batch, Batches, Receipts
+from p2prl.nodes.rings import keep_to_itself
 from p2prl.nodes.wiring import ShardConfig, push_port, sample_port
 from p2prl.replay.log import LogError
 from p2prl.replay.params import ReplayParams
@@ -352,6 +353,7 @@ def child_main() -> int:
     """Run a shard as a child process."""
 
     def main(config: ShardConfig, loop: Loop) -> int:
+        keep_to_itself([config.ring] if config.ring >= 0 else [])
         shard = Shard(config, loop)
         emit("ready", sessions=shard.store.sessions)
         try:

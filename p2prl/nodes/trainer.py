@@ -32,6 +32,7 @@ from p2prl.nodes.named_learner import NamedLearner, make_learner
 from p2prl.nodes.process import emit, run_child
 from p2prl.nodes.publisher import Publisher
 from p2prl.nodes.recent import Recent
+from p2prl.nodes.rings import keep_to_itself
 from p2prl.nodes.threads import Threads
 from p2prl.nodes.trainer_config import TrainerConfig
 from p2prl.nodes.wiring import publish_port
@@ -319,6 +320,7 @@ class Trainer:
             self.save()
         except LearningFailed as error:
             log.error("%s", error)
+        self.gatherer.tell()
         self.publisher.settle()
         self.report()  # so that the run's last figures are the last
         self.publisher.settle()
@@ -378,6 +380,7 @@ def child_main() -> int:
     """Run a trainer as a child process."""
 
     def main(config: TrainerConfig, loop: Loop) -> int:
+        keep_to_itself(config.rings)
         if config.check:
             checkpoint.check_fits(checkpoint.load(Path(config.check)), learner_of(config)[1].weights())
             return 0

@@ -11,6 +11,7 @@ copied that session, and nothing else.
 
 from __future__ import annotations
 
+import errno
 import math
 import mmap
 import os
@@ -62,29 +63,32 @@ def layout(schema: SessionSchema, places: int) -> list[Block]:
     return blocks
 
 
+def ring_bytes(schema: SessionSchema, places: int) -> int:
+    """What the memory of a ring takes, in bytes."""
+    return max(block.end for block in layout(schema, places))
+
+
 class SharedRing:
     """The arrays as one process sees them.
 
     Args:
-        descriptor: of the memory; it stays open.
-        writes: for the shard; the trainer cannot write.
+        descriptor: of the memory, which has its size already; it stays open.
+        writes: for the shard; the trainer's arrays are read-only.
 
     Attributes:
         stamps: int64 `[places]`.
         columns: in the schema's order, `[places, rows, *shape]`.
 
     Raises:
-        OSError: there is no such memory, or not so much.
-        ValueError: it is not a ring of this schema and so many places.
+        OSError: there is no such memory, it is not a ring of this schema and so many places, or this process may not
+            have so much more in its address space.
     """
 
     def __init__(self, schema: SessionSchema, places: int, descriptor: int, *, writes: bool = False) -> None:
-        blocks = layout(schema, places)
-        size = max(block.end for block in blocks)
-        if writes:
-            os.ftruncate(descriptor, size)
-        elif os.fstat(descriptor).st_size != size:
-            raise ValueError(f"shared memory of {os.fstat(descriptor).st_size} bytes, expected {size}")
+        blocks, size = layout(schema, places), ring_bytes(schema, places)
+        held = os.fstat(descriptor).st_size
+        if held != size:
+            raise OSError(errno.EINVAL, f"shared memory of {held} bytes, expected {size}")
         access = mmap.ACCESS_WRITE if writes else mmap.ACCESS_READ
         memory = mmap.mmap(descriptor, size, access=access)
         self.boots, self.stamps, *self.columns = (
@@ -126,7 +130,7 @@ class SharedStore(RingStore):
 
     def _make_columns(self) -> None:
         # Memory that is shared is never refused before it is used: so ask for as much of the other kind.
-        np.empty(max(block.end for block in layout(self._schema, self.capacity)), np.uint8)
+        np.empty(ring_bytes(self._schema, self.capacity), np.uint8)
         self._ring = SharedRing(self._schema, self.capacity, self._descriptor, writes=True)
         self._columns = list(self._ring.columns)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -26,6 +28,39 @@ def rings(process: psutil.Process) -> dict[str, str]:
     return {fields[5].removeprefix("/memfd:").split()[0]: fields[1][:2] for fields in found}
 
 
+def holders(inodes: set[int]) -> dict[int, set[int]]:
+    """The processes that have one of these rings open or in their memory, and which."""
+    found: dict[int, set[int]] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it ended meanwhile, or is not ours
+            held = set(inodes_of(folder)) & inodes
+            if held:
+                found[int(folder.name)] = held
+    return found
+
+
+def inodes_of(folder: Path) -> Iterator[int]:
+    """Of all rings that the process of this folder of /proc has."""
+    for line in (folder / "maps").read_text(encoding="utf-8").splitlines():
+        if "/memfd:p2prl-ring-" in line:
+            yield int(line.split()[4])
+    for link in (folder / "fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            if link.readlink().name.startswith("memfd:p2prl-ring-"):
+                yield link.stat().st_ino
+
+
+def flags(process: psutil.Process) -> set[int]:
+    """How the rings' descriptors were opened: flags of open(2)."""
+    found = set()
+    for link in Path(f"/proc/{process.pid}/fd").iterdir():
+        if link.readlink().name.startswith("memfd:p2prl-ring-"):
+            lines = Path(f"/proc/{process.pid}/fdinfo/{link.name}").read_text(encoding="utf-8").splitlines()
+            [line] = [line for line in lines if line.startswith("flags:")]
+            found.add(int(line.split()[1], 8) & (os.O_ACCMODE | os.O_CLOEXEC))
+    return found
+
+
 @pytest.mark.parametrize("window", [0, 4])
 def test_a_trainer_reads_what_shards_write_and_goes_on_when_one_is_killed(
     tmp_path: Path, window: int
@@ -37,8 +72,10 @@ def test_a_trainer_reads_what_shards_write_and_goes_on_when_one_is_killed(
         assert rings(trainer) == {"p2prl-ring-0": "r-", "p2prl-ring-1": "r-"}
         assert sorted(name for shard in shards for name in rings(shard)) == ["p2prl-ring-0", "p2prl-ring-1"]
         assert {rights for shard in shards for rights in rings(shard).values()} == {"rw"}
+        assert flags(trainer) == {os.O_RDONLY | os.O_CLOEXEC}
+        assert [flags(shard) for shard in shards] == [{os.O_RDWR | os.O_CLOEXEC}] * 2
         for others in (host.children("broker"), host.children("member"), host.children("player")):
-            assert all(not rings(other) for other in others)
+            assert all(not rings(other) and not flags(other) for other in others)
         for kills in (1, 2):
             kill_all(host.children("shard")[:1])
             starts = 2 + kills
@@ -60,5 +97,10 @@ def test_a_killed_host_leaves_nothing_and_a_killed_trainer_finds_the_rings_again
         [trainer] = host.children("trainer")
         wait_until(lambda: len(rings(trainer)) == 2, 20)
         children = host.children()
+        inodes = set(inodes_of(Path(f"/proc/{trainer.pid}")))
+        assert len(inodes) == 2
+        wanted = {trainer.pid, host.pid, *(shard.pid for shard in host.children("shard"))}
+        assert set(holders(inodes)) == wanted
         host.kill()
         wait_until(lambda: not any(child.is_running() for child in children), 20)
+        wait_until(lambda: not holders(inodes), 20)

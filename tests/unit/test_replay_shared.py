@@ -21,7 +21,7 @@ from p2prl.learn.gathering import Gatherer
 from p2prl.learn.sampling import Sampler
 from p2prl.replay.params import ReplayParams
 from p2prl.replay.shard import ShardStore
-from p2prl.replay.shared import SharedRing, SharedStore, can_be_shared, layout
+from p2prl.replay.shared import SharedRing, SharedStore, can_be_shared, layout, ring_bytes
 from p2prl.replay.storage import RingStore, Sample
 from tests.unit.replay_kit import CARTPOLE, play
 
@@ -41,6 +41,7 @@ def memory(tmp_path: Path) -> Iterator[list[int]]:
 
 
 def shared(descriptor: int, window: int = 0, places: int = PLACES) -> SharedStore:
+    os.ftruncate(descriptor, ring_bytes(CARTPOLE, places))
     return SharedStore(CARTPOLE, places * BYTES, window, np.random.default_rng(1), descriptor)
 
 
@@ -55,6 +56,8 @@ def spec(window: int = 0, batch: int = 8) -> ReplaySpec:
 
 
 def gatherer(memory: list[int], window: int = 0) -> Gatherer:
+    for descriptor in memory:
+        os.ftruncate(descriptor, ring_bytes(CARTPOLE, PLACES))
     return Gatherer(CARTPOLE, spec(window), memory, PLACES)
 
 
@@ -135,10 +138,23 @@ def test_what_one_side_writes_the_other_reads_and_cannot_change(memory: list[int
 
 def test_memory_of_another_size_is_not_taken_for_a_ring(memory: list[int]) -> None:
     fill(shared(memory[0]), 5)
-    with pytest.raises(ValueError, match="shared memory of"):
-        SharedRing(CARTPOLE, PLACES + 1, memory[0])
-    with pytest.raises(ValueError, match="shared memory of 0 bytes"):
-        SharedRing(CARTPOLE, PLACES, memory[1])
+    for writes in (False, True):
+        with pytest.raises(OSError, match="shared memory of"):
+            SharedRing(CARTPOLE, PLACES + 1, memory[0], writes=writes)
+        with pytest.raises(OSError, match="shared memory of 0 bytes"):
+            SharedRing(CARTPOLE, PLACES, memory[1], writes=writes)
+    assert os.fstat(memory[1]).st_size == 0
+
+
+def test_a_trainer_that_cannot_map_the_rings_says_what_to_do(memory: list[int], tmp_path: Path) -> None:
+    os.ftruncate(memory[0], ring_bytes(CARTPOLE, PLACES))
+    writable = os.open(tmp_path / "other", os.O_WRONLY | os.O_CREAT)
+    try:
+        os.ftruncate(writable, ring_bytes(CARTPOLE, PLACES))
+        with pytest.raises(LimitsForbid, match=r"cannot map the replay's .* set replay.capacity_bytes lower"):
+            Gatherer(CARTPOLE, spec(), [memory[0], writable], PLACES)
+    finally:
+        os.close(writable)
 
 
 def test_pictures_are_not_shared() -> None:
@@ -186,7 +202,8 @@ def test_a_ring_for_which_there_is_no_memory_is_refused(memory: list[int]) -> No
 
 
 def test_where_it_cannot_be_shared_a_shard_keeps_its_own_and_says_so(tmp_path: Path) -> None:
-    readable = os.open(tmp_path / "other", os.O_RDONLY | os.O_CREAT)
+    (tmp_path / "other").write_bytes(bytes(ring_bytes(CARTPOLE, PLACES)))
+    readable = os.open(tmp_path / "other", os.O_RDONLY)
     try:
         params = ReplayParams(capacity_bytes=PLACES * BYTES, ring=readable)
         shard = ShardStore.open(tmp_path / "shard", CARTPOLE, params, seed=1)
@@ -201,7 +218,10 @@ def test_where_it_cannot_be_shared_a_shard_keeps_its_own_and_says_so(tmp_path: P
 
 
 @pytest.mark.parametrize("window", [0, 1, 5, T])
-def test_batches_are_what_was_drawn_of_all_shards(memory: list[int], window: int) -> None:
+def test_batches_are_what_was_drawn_of_all_shards(
+    memory: list[int], window: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="p2prl")
     stores = [shared(descriptor, window) for descriptor in memory]
     fill(stores[0], 80)
     fill(stores[1], 30, first=1000)
@@ -215,9 +235,15 @@ def test_batches_are_what_was_drawn_of_all_shards(memory: list[int], window: int
         got += batch[-1].tolist()
     assert sorted(got) == wanted
     assert taker.overwritten == taker.waiting == 0
+    assert taker.given == len(got)
+    taker.tell()
+    assert not caplog.text
 
 
-def test_what_was_overwritten_is_left_out_and_others_take_its_place(memory: list[int]) -> None:
+def test_what_was_overwritten_is_left_out_and_others_take_its_place(
+    memory: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="p2prl")
     store, taker = shared(memory[0]), gatherer(memory)
     fill(store, PLACES)
     part = told(taker, 0, store.sample(40, 0, 0))[0]
@@ -234,6 +260,11 @@ def test_what_was_overwritten_is_left_out_and_others_take_its_place(memory: list
     assert len(got) == (40 - gone) // 8 * 8, "sound samples were kept back"
     assert taker.overwritten <= gone
     assert taker.waiting < 8
+    taker.tell()
+    assert (
+        f"{taker.overwritten} samples were overwritten before they were used, {len(got)} were used"
+        in caplog.text
+    )
     # What was left over is given later, with what is drawn then.
     taker.add([told(taker, 0, store.sample(8, 0, 0))[0]], np.random.default_rng(1))
     batch = taker.next_batch(8)
@@ -259,7 +290,7 @@ def test_what_is_being_written_is_not_given(memory: list[int]) -> None:
 
 
 def test_what_a_shard_was_killed_while_writing_is_not_given(memory: list[int]) -> None:
-    store, taker = shared(memory[0], places=1), Gatherer(CARTPOLE, spec(batch=1), memory, 1)
+    store, taker = shared(memory[0], places=1), Gatherer(CARTPOLE, spec(batch=1), memory[:1], 1)
     fill(store, 1)
     taker.add(told(taker, 0, store.sample(1, 0, 0)), np.random.default_rng(1))
     half = play(1, 1)[0]
