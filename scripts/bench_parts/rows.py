@@ -58,8 +58,8 @@ PARTS = (
     Part(
         "updates",
         "bench_parts.updates",
-        "a run's updates beside its learner's alone, while a player plays",
-        65,
+        "a run's updates beside torch's and its learner's alone, while a player plays",
+        80,
     ),
     Part(
         "scaling",
