@@ -333,13 +333,15 @@ def test_the_bare_step_of_dqn_is_that_of_the_agent() -> None:
         replace(what, settings={**what.settings, "n_step": 1, "reward_scale": 1.0})
     )
     learner: Any = agent.learner("cpu", 1)
-    learner._target_flat.mul_(0.5)
+    learner._target_flat.neg_()
     batch = batches[0]
+    batch["flags"][:9] = TERMINATED
     ticks = learner._of_windows(batch, batch["reward"])
     there = learner._inputs({"obs": batch["obs"][:, 1]})
     valued, choosing = (
         learner._outputs(weights, there).detach() for weights in (learner._target, learner._trainable.tensors)
     )
+    assert (valued.argmax(dim=1) != choosing.argmax(dim=1)).any()
     found = bare_torch._double(torch.ones(64, 1), 0.99 * (1 - _ended(batch)), valued, choosing)
     assert torch.allclose(found, ticks.partial + ticks.discount * ticks.following, atol=1e-5)
     bare = bare_torch._network(torch, torch.nn.ReLU, 256, 2)
