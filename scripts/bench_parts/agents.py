@@ -31,11 +31,11 @@ from p2prl.learn.contracts import (
     Update,
     Weights,
 )
+from p2prl.learn.pacing import GROUPS_AHEAD, group_batches
+from p2prl.learn.spaces import agent_schema
 
 #: Samples of each tick: some batches in the beginning, then no more, and inserting is not held up.
 _NEVER = 1e-9
-#: Batches that the sampler may have had ready while nobody took any: they are not counted.
-_AHEAD = 12
 #: Seconds of each turn of sampling, and of gathering.
 _TURN_S = 0.5
 
@@ -151,8 +151,10 @@ class Taker(Feed):
     _each = 0.0
 
     def learner(self, device: str, seed: int) -> Learner:
-        """Counts."""
-        return TakingLearner(self.settings)
+        """Counts. What the sampler may have had ready while nobody took any is not counted."""
+        spec = self.replay()
+        schema = agent_schema(self.env, self, spec.ticks)
+        return TakingLearner(self.settings, GROUPS_AHEAD * group_batches(schema, spec, shared=True))
 
 
 class TakingLearner(IdleLearner):
@@ -161,10 +163,14 @@ class TakingLearner(IdleLearner):
     The arrays hold sessions that came, as many as the shards do (`held`: a buffer is larger than a processor's caches),
     so both give the same columns of the same shapes, in fresh arrays. It is `take` that gathers, which is faster than
     an index. A line of the file is `{"ours": sessions/s, "limit": sessions/s}`, one for each pair of turns.
+
+    Args:
+        ahead: batches that are not counted at the beginning of a turn.
     """
 
-    def __init__(self, settings: FeedSettings) -> None:
+    def __init__(self, settings: FeedSettings, ahead: int) -> None:
         super().__init__()
+        self._ahead = ahead
         self._file, self._size, self._held = Path(settings.file), settings.batch, settings.held
         self._rng = np.random.default_rng(0)
         self._came: list[Batch] = []
@@ -185,7 +191,7 @@ class TakingLearner(IdleLearner):
             took_s = time.perf_counter() - self._began
             if took_s >= _TURN_S:
                 self._write(self._taken / took_s, self._gather())
-                self._skip = _AHEAD
+                self._skip = self._ahead
         return Update(publish=False)
 
     def _fill(self, batch: Batch) -> None:
@@ -193,7 +199,7 @@ class TakingLearner(IdleLearner):
         if len(self._came) * self._size >= self._held:
             self._pool = {name: np.concatenate([one[name] for one in self._came]) for name in batch}
             self._came.clear()
-            self._skip = _AHEAD
+            self._skip = self._ahead
 
     def _gather(self) -> float:
         held, taken, began = len(self._pool["version"]), 0, time.perf_counter()

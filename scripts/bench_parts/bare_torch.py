@@ -1,7 +1,8 @@
-"""The limit of learning: V-trace's update by torch on tensors that lie ready, and nothing else. One thread.
+"""The limit of learning: gradient steps by torch on tensors that lie ready, and nothing else. One thread at first.
 
-It is the agent's own, written down as straight as it is: the same networks, batch, targets, loss and optimiser, without
-sampling, normalising, metrics or checks.
+Each is the update that its agent makes, written down as straight as it is: the same networks, batch, targets, loss and
+optimiser, without sampling, normalising, metrics or checks. DQN is plain double DQN, of
+single steps.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from typing import Any
 import numpy as np
 
 _GAMMA = 0.99
-#: Of CartPole, and of the agent's networks.
+#: Of CartPole, and of V-trace's networks.
 _INPUTS, _ACTIONS, _UNITS = 4, 2, 64
+#: Updates between two copies of DQN's network to its target network.
+_TARGET_INTERVAL = 40
 
 
 def updates_per_s(update: Callable[[], None], seconds: float) -> float:
@@ -31,7 +34,7 @@ def updates_per_s(update: Callable[[], None], seconds: float) -> float:
 def vtrace(sessions: int, ticks: int) -> Callable[[], None]:
     """V-trace on `[sessions, ticks]`: policy and critic of 2 x 64 units, Adam, the gradient's norm bounded."""
     torch = _torch()
-    policy, critic = (_network(torch, outputs) for outputs in (_ACTIONS, 1))
+    policy, critic = (_network(torch, torch.nn.Tanh, _UNITS, outputs) for outputs in (_ACTIONS, 1))
     weights = [*policy.parameters(), *critic.parameters()]
     adam = torch.optim.Adam(weights, lr=1e-4, fused=True)
     obs = torch.randn(sessions, ticks + 1, _INPUTS)
@@ -52,6 +55,35 @@ def vtrace(sessions: int, ticks: int) -> Callable[[], None]:
         _step(torch, adam, weights, loss)
 
     return update
+
+
+def dqn(samples: int, units: int) -> Callable[[], None]:
+    """Double DQN on `[samples]` ticks: networks of 2 x `units`, Huber's loss, Adam, the gradient's norm bounded."""
+    torch = _torch()
+    online, target = (_network(torch, torch.nn.ReLU, units, _ACTIONS) for _ in range(2))
+    weights = list(online.parameters())
+    adam = torch.optim.Adam(weights, lr=1e-4, fused=True)
+    here, there = torch.randn(samples, _INPUTS), torch.randn(samples, _INPUTS)
+    action = torch.randint(_ACTIONS, (samples, 1))
+    reward, discount = torch.ones(samples, 1), torch.full((samples, 1), _GAMMA)
+    done = 0
+
+    def update() -> None:
+        nonlocal done
+        with torch.no_grad():
+            wanted = _double(reward, discount, target(there), online(there))
+        loss = torch.nn.functional.smooth_l1_loss(online(here).gather(1, action), wanted)
+        _step(torch, adam, weights, loss)
+        done += 1
+        if done % _TARGET_INTERVAL == 0:
+            target.load_state_dict(online.state_dict())
+
+    return update
+
+
+def _double(reward: Any, discount: Any, valued: Any, choosing: Any) -> Any:
+    """Double DQN's targets, `[N, 1]`, van Hasselt et al. 2016 (arXiv:1509.06461): one network chooses, one values."""
+    return reward + discount * valued.gather(1, choosing.argmax(dim=1, keepdim=True))
 
 
 def _targets(ratio: Any, reward: Any, going: Any, values: Any) -> tuple[Any, Any]:
@@ -75,10 +107,10 @@ def _torch() -> Any:
     return torch
 
 
-def _network(torch: Any, outputs: int) -> Any:
-    linear, tanh = torch.nn.Linear, torch.nn.Tanh
+def _network(torch: Any, between: Any, units: int, outputs: int) -> Any:
+    linear = torch.nn.Linear
     return torch.nn.Sequential(
-        linear(_INPUTS, _UNITS), tanh(), linear(_UNITS, _UNITS), tanh(), linear(_UNITS, outputs)
+        linear(_INPUTS, units), between(), linear(units, units), between(), linear(units, outputs)
     )
 
 

@@ -51,8 +51,9 @@ def cases(quick: bool) -> Iterator[Case]:
     works, why = workloads()
     played = {name: play(work, work.played) for name, work in works.items()}
     with peers.opened({name: one.sessions(peers.SESSIONS) for name, one in played.items()}) as others:
-        for name, bar in (("cartpole", Bar(peer=10)), ("atari", Bar(peer=5))):
+        for name, times in (("cartpole", 10), ("atari", 5)):
             for members in _MEMBERS:
+                bar = Bar(peer=times, peers=("Reverb", "tinyverse"))
                 named: Case = {"case": f"{name}, {many(members, 'member')}", "unit": "sessions/s", "bar": bar}
                 if name in works:
                     measure = partial(_turns, works[name], played[name], members, turns, seconds, others)

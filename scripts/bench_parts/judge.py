@@ -32,7 +32,8 @@ def row(part: str, case: Case) -> Row:
     """One row; figures have `median`, `low` and `high`, or are None."""
     bar = _bar(case.get("bar"))
     ours, limit = values(case.get("ours")), values(case.get("limit"))
-    name, peer = best(case.get("peers") or {}, bar.lower)
+    peers = case.get("peers") or {}
+    name, peer = best(peers, bar.lower)
     return {
         "part": part,
         "case": case["case"],
@@ -44,7 +45,7 @@ def row(part: str, case: Case) -> Row:
         "ratio_limit": ratio(ours, limit),
         "ratio_peer": ratio(ours, peer),
         "bar": bar.text(case["unit"]),
-        "ok": verdict(bar, ours, limit, peer),
+        "ok": verdict(bar, ours, limit, asked(bar, peers, peer)),
     }
 
 
@@ -97,12 +98,22 @@ def best(peers: Mapping[str, Values], lower: bool) -> tuple[str | None, list[flo
     return "; ".join([name, *others, *absent]), there[name]
 
 
-def verdict(bar: Bar, ours: list[float], limit: list[float], peer: list[float]) -> bool | None:
+def asked(bar: Bar, peers: Mapping[str, Values], best: list[float]) -> list[list[float]]:
+    """Of each peer that the bar names what it came to, nothing where it is absent; of a bar without names the best."""
+    if not bar.peers:
+        return [best]
+    return [
+        next((values(given) for name, given in peers.items() if name.startswith(one)), [])
+        for one in bar.peers
+    ]
+
+
+def verdict(bar: Bar, ours: list[float], limit: list[float], peers: list[list[float]]) -> bool | None:
     """Whether the bar was cleared; None if nothing is asked, or not all that it asks for was measured."""
-    asked = [(bar.limit, limit), (bar.peer, peer), (bar.value, [1.0])]
+    all_asked = [(bar.limit, limit), *((bar.peer, peer) for peer in peers), (bar.value, [1.0])]
     found = [
         None if not ours or not other else _clears(middle(ours, other), wanted, bar.lower)
-        for wanted, other in asked
+        for wanted, other in all_asked
         if wanted is not None
     ]
     if False in found:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Any, TypedDict
 
 #: One value for each turn; a single one may stand alone. None: it was not measured.
 Values = Sequence[float] | float | None
@@ -28,13 +28,15 @@ class Bar:
     """What a case must show: all that is not None.
 
     Attributes:
-        limit, peer: ours divided by the limit, or by the best peer that was measured, is at least this.
+        limit, peer: ours divided by the limit, or by a peer, is at least this.
+        peers: which ones, by the beginnings of their names, each of them; without any the best that was measured.
         value: ours itself is at least this, in the case's unit.
         lower: less is better: each of these is then at most.
     """
 
     limit: float | None = None
     peer: float | None = None
+    peers: tuple[str, ...] = ()
     value: float | None = None
     lower: bool = False
 
@@ -43,7 +45,7 @@ class Bar:
         sign = "<=" if self.lower else ">="
         parts = [
             f"{sign} {self.limit:g} x limit" if self.limit is not None else "",
-            f"{sign} {self.peer:g} x peer" if self.peer is not None else "",
+            f"{sign} {self.peer:g} x {' and '.join(self.peers) or 'peer'}" if self.peer is not None else "",
             f"{sign} {self.value:g} {unit}" if self.value is not None else "",
         ]
         return ", ".join(part for part in parts if part)
@@ -66,7 +68,7 @@ class Case(TypedDict, total=False):
     ours: Values
     limit: Values
     peers: Mapping[str, Values]
-    bar: Bar | Mapping[str, float] | None
+    bar: Bar | Mapping[str, Any] | None
     note: str
 
 

@@ -58,8 +58,8 @@ PARTS = (
     Part(
         "updates",
         "bench_parts.updates",
-        "a run's updates beside its learner's alone, while a player plays",
-        65,
+        "a run's updates beside torch's and its learner's alone, while a player plays",
+        80,
     ),
     Part(
         "scaling",
@@ -71,7 +71,7 @@ PARTS = (
         "memory",
         "bench_parts.memory",
         "bytes of an Atari frame in the shards, a member with a player, a ring that is fed beyond its capacity",
-        30,
+        45,
     ),
     Part("latency", "bench_parts.latency", "how long a person, or new weights, wait", 40),
     Part(

@@ -49,7 +49,8 @@ def cases(quick: bool) -> Iterator[Case]:
     with peers.opened({name: one.sessions(peers.SESSIONS) for name, one in played.items()}) as others:
         for name, kind in _KINDS.items():
             text = f"{name}, batches of {peers.BATCHES[name]} sessions"
-            named: Case = {"case": text, "unit": "sessions/s", "bar": Bar(limit=0.5, peer=kind.bar)}
+            bar = Bar(limit=0.5, peer=kind.bar, peers=("Reverb",))
+            named: Case = {"case": text, "unit": "sessions/s", "bar": bar}
             if name in works:
                 yield attempted(named, partial(_measured, works[name], kind, others, quick))
             else:

@@ -1,25 +1,27 @@
-"""Updates a second of a whole run, while its player plays, beside those of its learner alone.
+"""Updates a second of a whole run, while its player plays, beside torch alone and its learner alone.
 
 Ours is a `p2prl host` with one player of its own: what the trainer does beside its learner's update (sampling, batches,
-weights on their way, reports), and what the rest of the run takes from it on this machine. The limit is the same
-learner, made by the same agent with the same settings, in a process that does nothing else: it updates on batches that
-are ready in its memory, with one thread or with all, whichever is faster. Both in turn; never at the same time.
+weights on their way, reports), and what the rest of the run takes from it on this machine. The limit of DQN is the
+bare loop of torch (bare_torch.py). That of a second row, and V-trace's, is the same learner, made by the same agent
+with the same settings, on batches that are ready in memory. Each limit runs in a process that does nothing else, with
+one thread or with all, whichever is faster. All in turn; never at the same time.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from itertools import cycle
 from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
 
-from bench_parts.kinds import Bar, Case, Unavailable, attempted
+from bench_parts import bare_torch
+from bench_parts.kinds import Bar, Case, Unavailable, Values
 from bench_parts.running import Running, sets
 from p2prl.core.schema import SessionSchema
 from p2prl.learn.contracts import Agent, Array, ReplaySpec
@@ -43,13 +45,15 @@ class Training:
     Attributes:
         preset, slots: of `p2prl host`, with one player.
         agent, settings: as that has them.
-        bar: of ours to the limit.
+        bare: makes the update of bare_torch.py that is the limit; None where the learner alone is.
+        bar: of ours to that limit.
     """
 
     preset: str
     agent: str
     slots: int
     settings: Mapping[str, Any]
+    bare: Callable[[], Callable[[], None]] | None = None
     bar: Bar | None = None
 
     def arguments(self) -> list[str]:
@@ -58,11 +62,18 @@ class Training:
         return [self.preset, "--players", "1", "--envs", str(self.slots), *sets("play.eval_share=0", *pairs)]
 
 
-_DQN = {"hidden": [256, 256], "batch": 64, "samples_per_insert": 0.0}
+_DQN: dict[str, Any] = {"hidden": [256, 256], "batch": 64, "samples_per_insert": 0.0}
 _VTRACE = {"ticks": 32, "batch": 64, "normalise": True}
+
+
+def bare_dqn() -> Callable[[], None]:
+    """The bare loop's update, of as many samples and units."""
+    return bare_torch.dqn(_DQN["batch"], _DQN["hidden"][0])
+
+
 #: The presets' other settings do not change what an update costs.
 TRAININGS = {
-    "dqn, 2x256 units, batches of 64": Training("cartpole", "dqn", 16, _DQN, Bar(limit=0.85)),
+    "dqn, 2x256 units, batches of 64": Training("cartpole", "dqn", 16, _DQN, bare_dqn, Bar(limit=0.85)),
     "vtrace, 64 x 32 ticks": Training("cartpole-vtrace", "vtrace", 64, _VTRACE),
 }
 
@@ -70,24 +81,47 @@ TRAININGS = {
 def cases(quick: bool) -> Iterator[Case]:
     """One after the other."""
     for name, what in TRAININGS.items():
-        named: Case = {"case": name, "unit": "updates/s", "bar": what.bar}
-        yield attempted(named, partial(_measured, what, quick))
+        yield from _measured(name, what, quick)
 
 
-def _measured(what: Training, quick: bool) -> Case:
-    ours, limit, steps = [], [], []
+def _measured(name: str, what: Training, quick: bool) -> list[Case]:
+    """Against each of its limits; the first has the bar."""
+    limits: dict[str, Callable[[Training, float], float]] = {name: alone}
+    if what.bare is not None:
+        limits = {name: bare, f"{name}, of its learner alone": alone}
+    bars = {name: what.bar}
+    try:
+        ours, found, note = _turns(what, limits, quick)
+    except Unavailable as error:
+        ours, found, note = None, {}, str(error)
+    return [
+        {
+            "case": one,
+            "unit": "updates/s",
+            "bar": bars.get(one),
+            "ours": ours,
+            "limit": found.get(one),
+            "note": note,
+        }
+        for one in limits
+    ]
+
+
+def _turns(
+    what: Training, limits: Mapping[str, Callable[[Training, float], float]], quick: bool
+) -> tuple[Values, dict[str, list[float]], str]:
+    """Ours, what each limit came to, and what was played beside ours."""
+    ours, steps = [], []
+    found: dict[str, list[float]] = {name: [] for name in limits}
     turns, seconds = (1, 0.7) if quick else (3, 4.0)
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         for _ in range(turns):
             updates, played = running(what, seconds)
             ours.append(updates)
             steps.append(played)
-            limit.append(pool.submit(alone, what, seconds).result())
-    return {
-        "ours": ours,
-        "limit": limit,
-        "note": f"beside {np.median(steps):,.0f} env steps/s that were played",
-    }
+            for name, measure in limits.items():
+                found[name].append(pool.submit(measure, what, seconds).result())
+    return ours, found, f"beside {np.median(steps):,.0f} env steps/s that were played"
 
 
 def running(what: Training, seconds: float) -> tuple[float, float]:
@@ -102,29 +136,45 @@ def running(what: Training, seconds: float) -> tuple[float, float]:
     return (after.updates - before.updates) / took_s, (after.steps - before.steps) / took_s
 
 
+def bare(what: Training, seconds: float) -> float:
+    """Updates a second of the bare loop, in this process. Raises Unavailable as `alone` does."""
+    assert what.bare is not None
+    return _fastest(what.bare, seconds)
+
+
 def alone(what: Training, seconds: float) -> float:
     """Updates a second of the learner alone, in this process.
 
     Raises:
         Unavailable: torch is not installed.
     """
+
+    def make() -> Callable[[], None]:
+        batches, agent = ready(what)
+        learner, order = agent.learner("cpu", 1), cycle(batches)
+
+        def update() -> None:
+            learner.update(next(order))
+
+        return update
+
+    return _fastest(make, seconds)
+
+
+def _fastest(make: Callable[[], Callable[[], None]], seconds: float) -> float:
+    """With one thread, or with all. Raises Unavailable as `alone` does."""
     try:
         import torch
     except ModuleNotFoundError as error:
         raise Unavailable("torch is not installed: pip install 'p2prl[train]'") from error
-    batches, agent = ready(what)
-    learner = agent.learner("cpu", 1)
-    most, rates = torch.get_num_threads(), []
-    for threads in {1, most}:
-        torch.set_num_threads(threads)
-        for at in range(_WARM):
-            learner.update(batches[at % len(batches)])
-        done, began = 0, time.perf_counter()
-        while (took_s := time.perf_counter() - began) < seconds / 2:
-            learner.update(batches[done % len(batches)])
-            done += 1
-        rates.append(done / took_s)
-    torch.set_num_threads(most)
+    most = torch.get_num_threads()
+    try:
+        update, rates = make(), []
+        for threads in {1, most}:
+            torch.set_num_threads(threads)
+            rates.append(bare_torch.updates_per_s(update, seconds / 2))
+    finally:
+        torch.set_num_threads(most)
     return max(rates)
 
 

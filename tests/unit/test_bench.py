@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,12 +26,14 @@ from bench_parts import (
     profile,
     results,
     scaling,
+    updates,
     whole_run,
 )
 from bench_parts.kinds import Bar, Case, Unavailable
 from bench_parts.rows import PARTS, Part, chosen
 from p2prl_agents.maths import vtrace
 
+from p2prl.core.schema import TERMINATED
 from tests.docs_kit import ROOT
 
 ASKED = [
@@ -122,7 +125,35 @@ def test_bars(bar: Any, ours: Any, limit: Any, peer: Any, ok: bool | None) -> No
     assert row(bar=bar, ours=ours, limit=limit, peers={"a": peer})["ok"] is ok
 
 
+@pytest.mark.parametrize(
+    ("asked", "reverb", "tinyverse", "ok"),
+    [
+        (("Reverb", "tinyverse"), [10], [9], True),
+        (("Reverb", "tinyverse"), [9], [11], False),
+        (("Reverb", "tinyverse"), [11], [9], False),
+        # Whoever is absent leaves it open, but not where the other one is too fast already.
+        (("Reverb", "tinyverse"), [10], None, None),
+        (("Reverb", "tinyverse"), None, [10], None),
+        (("Reverb", "tinyverse"), [11], None, False),
+        (("Reverb", "tinyverse"), None, [11], False),
+        (("Reverb",), [10], [11], True),
+        (("Reverb",), [10], None, True),
+        (("Reverb",), [11], [1], False),
+        (("Reverb",), None, [1], None),
+        ((), [10], None, True),
+        ((), [10], [11], False),
+    ],
+)
+def test_a_bar_names_whom_it_asks_for(
+    asked: tuple[str, ...], reverb: Any, tinyverse: Any, ok: bool | None
+) -> None:
+    peers = {"Reverb 0.14.0": reverb, "tinyverse's way": tinyverse}
+    assert row(ours=[100], peers=peers, bar=Bar(peer=10, peers=asked))["ok"] is ok
+
+
 def test_bars_in_words() -> None:
+    named = Bar(peer=10, peers=("Reverb", "tinyverse"))
+    assert row(bar=named)["bar"] == ">= 10 x Reverb and tinyverse"
     assert row(bar=Bar(limit=0.5, peer=10))["bar"] == ">= 0.5 x limit, >= 10 x peer"
     assert row(bar=Bar(value=90, lower=True))["bar"] == "<= 90 u"
     assert row()["bar"] == ""
@@ -292,6 +323,37 @@ def test_the_bare_update_is_that_of_the_agent() -> None:
     assert np.allclose(target, ours[0], atol=1e-4)
     assert np.allclose(advantage, ours[1], atol=1e-4)
     assert bare_torch.updates_per_s(bare_torch.vtrace(2, 3), 0.01) > 0
+
+
+def test_the_bare_step_of_dqn_is_that_of_the_agent() -> None:
+    """As many weights, and the same targets of one step."""
+    torch = pytest.importorskip("torch")
+    what = updates.TRAININGS["dqn, 2x256 units, batches of 64"]
+    batches, agent = updates.ready(
+        replace(what, settings={**what.settings, "n_step": 1, "reward_scale": 1.0})
+    )
+    learner: Any = agent.learner("cpu", 1)
+    learner._target_flat.neg_()
+    batch = batches[0]
+    batch["flags"][:9] = TERMINATED
+    ticks = learner._of_windows(batch, batch["reward"])
+    there = learner._inputs({"obs": batch["obs"][:, 1]})
+    valued, choosing = (
+        learner._outputs(weights, there).detach() for weights in (learner._target, learner._trainable.tensors)
+    )
+    assert (valued.argmax(dim=1) != choosing.argmax(dim=1)).any()
+    found = bare_torch._double(torch.ones(64, 1), 0.99 * (1 - _ended(batch)), valued, choosing)
+    assert torch.allclose(found, ticks.partial + ticks.discount * ticks.following, atol=1e-5)
+    bare = bare_torch._network(torch, torch.nn.ReLU, 256, 2)
+    assert sum(one.numel() for one in bare.parameters()) == learner._trainable.flat.numel()
+    assert bare_torch.updates_per_s(updates.bare_dqn(), 0.01) > 0
+
+
+def _ended(batch: Any) -> Any:
+    """float32 `[N, 1]`: 1 where nothing follows that could be valued."""
+    import torch
+
+    return torch.from_numpy(((batch["flags"][:, :1] & TERMINATED) > 0).astype(np.float32))
 
 
 def memory(**places: int) -> np.ndarray[Any, Any]:
