@@ -26,8 +26,8 @@ from p2prl.wire.stills import Still
 
 #: Bytes of one sample, so that a wrong `count` or `window` cannot take the machine's memory.
 MAX_SAMPLE_BYTES = 1024 * 1024 * 1024
-#: A ring has places for sessions whose pictures take this part of their bytes; Breakout at random takes half of that.
-_FEWEST_BYTES = 128
+#: A ring has places for sessions whose pictures take this part of their bytes; Breakout at random takes twice that.
+_FEWEST_BYTES = 512
 
 
 @dataclass(frozen=True)

@@ -45,11 +45,9 @@ def cases(quick: bool) -> Iterator[Case]:
         yield from _frames(policy, 2_000 if quick else 30_000)
     yield from _volunteer(1 if quick else 3, 0.5 if quick else _PLAY_S)
     capacity = _CAPACITY // 10 if quick else _CAPACITY
-    filled = Bar(limit=_FILLED)
-    yield from _ring("numbers of CartPole", lambda: CARTPOLE, capacity, filled)
-    yield from _ring("frames of MsPacman", partial(_game, "MsPacman", pictures.RANDOM), capacity, filled)
-    # So little moves that the places are taken before the bytes are (storage.ring_capacity).
-    yield from _ring("frames of Breakout", partial(_game, "Breakout", pictures.RANDOM), capacity, None)
+    yield from _ring("numbers of CartPole", lambda: CARTPOLE, capacity)
+    yield from _ring("frames of MsPacman", partial(_game, "MsPacman", pictures.RANDOM), capacity)
+    yield from _ring("frames of Breakout", partial(_game, "Breakout", pictures.RANDOM), capacity)
 
 
 # --- frames
@@ -152,12 +150,12 @@ def _bare_memory() -> list[Any]:
 # --- capacity
 
 
-def _ring(text: str, make: Callable[[], Workload], capacity: int, filled: Bar | None) -> Iterator[Case]:
+def _ring(text: str, make: Callable[[], Workload], capacity: int) -> Iterator[Case]:
     """A ring of so many bytes, fed more than it can hold: what its shards say they hold, and how the host grew."""
     ring = f"a ring of {capacity / _MB:g} MB, fed {_TIMES} times as many {text}"
     rows = (
         ("the most it held", "most", Bar(limit=1, lower=True)),
-        ("held in the end", "held", filled),
+        ("held in the end", "held", Bar(limit=_FILLED)),
         ("its host grew by", "grown", Bar(limit=_GROWN, lower=True)),
     )
     try:
