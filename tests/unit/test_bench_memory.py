@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import subprocess
 import sys
@@ -11,47 +10,63 @@ import psutil
 import pytest
 from bench_parts.memory import own_bytes
 
-_SIZE, _PIECE = 32_000_000, b"\1" * 100_000
-_READ = """
+_SIZE = 32_000_000
+#: Maps the memory; and then, if it is told to, writes all of it, or reads it.
+_CHILD = """
 import mmap, sys
-with mmap.mmap(int(sys.argv[1]), int(sys.argv[2]), access=mmap.ACCESS_READ) as shared:
-    if len(sys.argv) > 3: shared[:].count(1)
-    sys.stdout.write("."); sys.stdout.flush(); sys.stdin.read()
+def told():
+    sys.stdout.write("."); sys.stdout.flush()
+    return sys.stdin.readline().strip()
+with mmap.mmap(int(sys.argv[1]), int(sys.argv[2])) as shared:
+    what = told()
+    for at in range(0, int(sys.argv[2]), 100_000):
+        if what == "write": shared[at:at + 100_000] = b"x" * 100_000
+        if what == "read": shared[at:at + 100_000].count(b"x")
+    told()
 """
 
 
-def reader(memory: int, *reads: str) -> subprocess.Popen[bytes]:
-    found = subprocess.Popen(
-        [sys.executable, "-c", _READ, str(memory), str(_SIZE), *reads],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        pass_fds=(memory,),
-    )
-    assert found.stdout is not None
-    found.stdout.read(1)
-    return found
+class Child:
+    """A process that maps the memory, and nothing else."""
+
+    def __init__(self, memory: int) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _CHILD, str(memory), str(_SIZE)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=(memory,),
+        )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self._told, self._says = self.process.stdin, self.process.stdout
+        self._says.read(1)
+
+    def does(self, what: str) -> int:
+        """How much memory of its own it takes to do it, in bytes."""
+        before = own_bytes(psutil.Process(self.process.pid))
+        self._told.write(what.encode() + b"\n")
+        self._told.flush()
+        self._says.read(1)
+        return own_bytes(psutil.Process(self.process.pid)) - before
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="p2prl shares memory on Linux alone")
 def test_memory_that_processes_share_is_counted_once() -> None:
     """USS alone loses it as soon as a second one has touched it."""
     memory = os.memfd_create("p2prl-test")
-    readers: list[subprocess.Popen[bytes]] = []
+    children: list[Child] = []
     try:
         os.ftruncate(memory, _SIZE)
-        me = psutil.Process()
-        with mmap.mmap(memory, _SIZE) as shared:
-            before = own_bytes(me)
-            for at in range(0, _SIZE, len(_PIECE)):  # a copy of all would stay with this process
-                shared[at : at + len(_PIECE)] = _PIECE
-            alone = own_bytes(me) - before
-            assert alone == pytest.approx(_SIZE, rel=0.1)
-            readers = [reader(memory), reader(memory, "reads")]
-            idle, other = (own_bytes(psutil.Process(one.pid)) for one in readers)
-            together = own_bytes(me) - before + other - idle
-            assert together == pytest.approx(_SIZE, rel=0.1)
-            assert me.memory_full_info().uss - before < _SIZE / 2
+        children = [Child(memory), Child(memory)]
+        writer, reader = children
+        assert writer.does("write") == pytest.approx(_SIZE, rel=0.1)
+        alone = own_bytes(psutil.Process(writer.process.pid))
+        read = reader.does("read")
+        assert read == pytest.approx(_SIZE / 2, rel=0.2)
+        assert own_bytes(psutil.Process(writer.process.pid)) - alone + read == pytest.approx(
+            0, abs=_SIZE / 10
+        )
     finally:
-        for one in readers:
-            one.communicate()
+        for child in children:
+            child.process.communicate(b"")
         os.close(memory)
