@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 #: Bounds are data, so that a value from a flag, from `--set` or a file is judged in one place.
-Count = Annotated[int, msgspec.Meta(ge=1)]
-NotNegative = Annotated[int, msgspec.Meta(ge=0)]
+Count = Annotated[int, msgspec.Meta(ge=1, le=2**62)]
+NotNegative = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 NotNegativeFloat = Annotated[float, msgspec.Meta(ge=0)]
 #: Of all steps; the rest is play.

@@ -182,7 +182,7 @@ class Member:
 
     def _say_cost(self, run: m.RunSpec) -> None:
         slots = self.config.envs or run.envs
-        if text := beyond.cost(self.config.players, slots, run.schema.session_bytes()):
+        if text := beyond.cost(self.config.players, slots, run.schema):
             self.reporter.log("warning", "member", text)
 
     def _joined(self, welcome: m.Welcome) -> Joined:

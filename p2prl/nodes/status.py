@@ -216,8 +216,7 @@ def environment_warnings(nodes: Sequence[m.NodeStatus]) -> list[str]:
         steps = sum(player.steps for player in node.player_reports)
         if node.state != "gone" and failures >= _MANY_FAILURES and steps < failures * _SELDOM_STEPS:
             last = f": {_COUNT.sub('', node.faults[-1])}" if node.faults else ""
-            # As players count them, and so that the line changes as seldom as theirs.
-            count = 10 ** (len(str(failures)) - 1)
+            count = _power_of_ten(failures)  # as players count them
             often = f"{count:,} times and more" if count > 1 else "again and again"
             found.append(f"{node.name}: environments failed {often}{last}")
     steps, episodes = sum(node.steps for node in nodes), sum(node.episodes for node in nodes)
@@ -239,4 +238,13 @@ def _warnings(view: StatusView, nodes: list[m.NodeStatus]) -> list[str]:
         warnings.append(f"no players: waiting for `p2prl join {broker.host_name}` on another machine")
     warnings += environment_warnings(nodes)
     late = [node for node in nodes if node.state == "working" and node.lag > _LATE_VERSIONS]
-    return warnings + [f"{node.name} plays with weights {many(node.lag, 'version')} old" for node in late]
+    return warnings + [
+        f"{node.name} plays with weights {_power_of_ten(node.lag):,} versions old and more; fewer --envs there, or a "
+        "larger train.publish_interval_s here, make it less"
+        for node in late
+    ]
+
+
+def _power_of_ten(count: int) -> int:
+    """The largest that is no larger: what is said of a count then changes seldom, and so is said seldom."""
+    return int(10 ** (len(str(count)) - 1))

@@ -24,7 +24,7 @@ from bench_parts.running import AGENTS, Running, Workload, sets
 
 _FRAME, _STACK = 84 * 84, 4
 _TICKS, _SLOTS = 32, 8
-_CAPACITY = 20_000_000
+_CAPACITY = 40_000_000
 #: How much more than its capacity a ring is fed.
 _TIMES = 5
 _PLAY_S = 3.0

@@ -26,7 +26,7 @@ _TITLES = (
 
 
 def write(path: Path, rows: Sequence[Row]) -> None:
-    """One row a line; whole or not at all."""
+    """One JSON array, a row a line; whole or not at all."""
     lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
     part = path.with_name(f".{path.name}.part")
     part.write_text(f"[\n{lines}\n]\n", encoding="utf-8", newline="\n")

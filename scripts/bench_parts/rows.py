@@ -59,7 +59,7 @@ PARTS = (
         "updates",
         "bench_parts.updates",
         "a run's updates beside torch's and its learner's alone, while a player plays",
-        80,
+        75,
     ),
     Part(
         "scaling",
@@ -71,14 +71,14 @@ PARTS = (
         "memory",
         "bench_parts.memory",
         "bytes of an Atari frame in the shards, a member with a player, a ring that is fed beyond its capacity",
-        45,
+        60,
     ),
     Part("latency", "bench_parts.latency", "how long a person, or new weights, wait", 40),
     Part(
         "learning",
         "bench_parts.learning",
         "time to a return with 1, 5, 20 and 40 joiners in network namespaces",
-        300,
+        165,
         by_name=True,
     ),
 )
@@ -104,4 +104,5 @@ def listed() -> str:
         for part in PARTS
     ]
     together = sum(part.takes_s for part in chosen([]))
-    return "\n".join([*lines, f"without names {together} s on two cores, with peers", ""])
+    others = "with options of their own, see --help of each: trust, priorities, netns-solve, profile"
+    return "\n".join([*lines, f"without names {together} s on two cores, with peers", others, ""])
