@@ -78,7 +78,7 @@ PARTS = (
         "learning",
         "bench_parts.learning",
         "time to a return with 1, 5, 20 and 40 joiners in network namespaces",
-        165,
+        180,
         by_name=True,
     ),
 )
