@@ -49,8 +49,8 @@ def in_words(players: int, slots: int, ticks: int, session_bytes: int, cores: in
         )
     if slots * ticks > _LARGE_STEPS:
         parts.append(
-            f"{many(slots, 'slot')} make bundles of {many(slots * ticks, 'step')}: they come seldom, and were played "
-            "with older weights; fewer --envs come sooner"
+            f"a bundle of {many(slots, 'slot')} is {many(slots * ticks, 'step')}: bundles come seldom, and were "
+            "played with older weights; fewer --envs come sooner"
         )
     if taken > free_bytes:
         parts.append(

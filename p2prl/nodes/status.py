@@ -239,8 +239,8 @@ def _warnings(view: StatusView, nodes: list[m.NodeStatus]) -> list[str]:
     warnings += environment_warnings(nodes)
     late = [node for node in nodes if node.state == "working" and node.lag > _LATE_VERSIONS]
     return warnings + [
-        f"{node.name} plays with weights {many(_power_of_ten(node.lag), 'version')} old and more; fewer --envs there, or a "
-        "larger train.publish_interval_s here, make it less"
+        f"{node.name} plays with weights {many(_power_of_ten(node.lag), 'version')} old and more: fewer --envs there, "
+        "or a larger train.publish_interval_s here, make it less"
         for node in late
     ]
 

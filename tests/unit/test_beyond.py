@@ -26,7 +26,7 @@ def test_the_doctests_are_true() -> None:
 @pytest.mark.parametrize(
     ("players", "slots", "cores", "free", "said"),
     [
-        (1, 1024, 2, ROOM, ["1,024 slots make bundles of 32,768 steps", "fewer --envs come sooner"]),
+        (1, 1024, 2, ROOM, ["a bundle of 1,024 slots is 32,768 steps", "fewer --envs come sooner"]),
         (8, 1, 2, ROOM, ["8 players share 2 cores", "0.25 as fast"]),
         (3, 1, 1, ROOM, ["3 players share 1 core:", "0.33 as fast"]),
         (1, 1000, 2, 10**9, ["1 player of 1,000 slots", "2,045 MB", "1,000 MB are free", "fewer --envs"]),
