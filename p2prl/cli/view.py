@@ -177,7 +177,7 @@ def _title(status: StatusReply) -> Text:
 def _figures(status: StatusReply, width: int, history: Sequence[float]) -> list[Text]:
     every = "" if status.return_mean_all is None else f"all slots {decimal(status.return_mean_all)}"
     none_yet = (
-        "none of the least exploring slots ended an episode yet"
+        "no episode of the least exploring play ended yet; agents may explore more at first"
         if status.episodes
         else "no episode ended yet"
     )

@@ -224,7 +224,9 @@ def test_before_the_first_episode_and_weights_nothing_is_made_up() -> None:
     text = "\n".join(drawn(view.run_view(reply)))
     assert "no episode ended yet" in text
     none_of_those = samples.status(return_mean=None, return_episodes=0, episodes=7)
-    assert "none of the least exploring slots" in "\n".join(drawn(view.run_view(none_of_those)))
+    assert "no episode of the least exploring play ended yet" in "\n".join(
+        drawn(view.run_view(none_of_those))
+    )
     assert "no weights yet" in text
     assert "no node has joined yet" in text
     assert "None" not in text
