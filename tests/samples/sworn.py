@@ -10,8 +10,8 @@ import numpy as np
 
 from p2prl.core.schema import RESET
 from p2prl.core.spaces import EnvSpec
-from p2prl.learn.contracts import Array, Batch, Explore, Field, ReplaySpec, State, Tree, Update, Weights
-from tests.samples.idle import IdleLearner
+from p2prl.learn.contracts import Array, Batch, Explore, Field, ReplaySpec, State, Tree, Update
+from tests.samples.idle import IdleActor, IdleLearner
 
 
 class SwornSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -57,15 +57,8 @@ class Sworn:
         return SwornLearner()
 
 
-class SwornActor:
+class SwornActor(IdleActor):
     """0 or 1."""
-
-    def load(self, weights: Weights) -> None:
-        """Nothing to take."""
-
-    def start(self, slots: int) -> State:
-        """No state."""
-        return {}
 
     def act(
         self, obs: Tree, state: State, explore: Explore | None

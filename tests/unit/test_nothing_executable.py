@@ -13,7 +13,8 @@ _SOURCES = ("p2prl", "agents", "envs")
 #: Modules that make objects, and so run code, out of bytes.
 _MODULES = {
     "pickle", "_pickle", "cPickle", "pickletools", "marshal", "shelve", "dill", "cloudpickle", "joblib", "jsonpickle",
-    "yaml", "multiprocessing", "concurrent.futures.process", "xmlrpc", "code", "codeop", "runpy",
+    "yaml", "multiprocessing", "concurrent.futures.process", "concurrent.futures.ProcessPoolExecutor", "xmlrpc", "code",
+    "codeop", "runpy",
 }  # fmt: skip
 #: Those among them that nothing in this repository needs, its tests included: hostile bytes are in tests/hostile.py.
 _PICKLERS = {
@@ -25,6 +26,7 @@ _CALLS = {
     ("torch", "load"), ("np", "load"), ("numpy", "load"), ("torch", "package"), ("torch", "jit"), ("np", "fromregex"),
     ("", "recv_pyobj"), ("", "send_pyobj"), ("", "read_pickle"), ("", "to_pickle"), ("", "unsafe_load"),
     ("", "full_load"), ("os", "system"), ("os", "popen"), ("", "import_string"),
+    ("", "ProcessPoolExecutor"),
 }  # fmt: skip
 
 
@@ -111,6 +113,8 @@ def test_scripts_read_arrays_and_no_objects() -> None:
         "def late():\n    import shelve",
         "import yaml",
         "from multiprocessing.connection import Client",
+        "from concurrent.futures import ProcessPoolExecutor",
+        "import concurrent.futures\nconcurrent.futures.ProcessPoolExecutor()",
         "eval('1')",
         "run = exec",
         "__import__('os')",
