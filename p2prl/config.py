@@ -82,7 +82,7 @@ class PlayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a player does when its window is full: wait, or drop its oldest unsent bundle (counted)."""
     window_bytes: Count = 16_000_000
     """Bytes that one member may hold that no shard has acknowledged yet."""
-    window_bundles: Count = 64
+    window_bundles: Count = 256
     """Bundles that one member may hold that no shard has acknowledged yet."""
     eval_share: Share = 0.05
     """The share of all steps that players spend on greedy episodes, for the curve and for `best`; 0 for none."""
