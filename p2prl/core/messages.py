@@ -227,7 +227,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
         when_full, window_bytes, window_bundles: the player's and member's flow control.
         max_lag: sessions older than this many versions are stale; 0 for no limit.
         fresh: players wait for room before they play, so that they play with the newest weights.
-        codecs: of bundles, those that the shards read: players use no other.
+        codecs: of bundles, those that the shards read: players use no other. `raw` and `lz4` are always among them.
     """
 
     run_id: str

@@ -32,6 +32,7 @@ from p2prl.nodes.outgoing import Outgoing
 from p2prl.nodes.players import Players
 from p2prl.nodes.process import emit, run_child
 from p2prl.nodes.report import Joined, Left, MemberReporter, MemberStatus
+from p2prl.nodes.upgrade import check_bundle_codecs
 from p2prl.nodes.volunteer import Volunteer
 from p2prl.nodes.weights_feed import WeightsFeed
 from p2prl.nodes.wiring import MemberConfig, PlayerConfig
@@ -153,6 +154,11 @@ class Member:
         known = self.welcome
         if known is not None and known.run.run_id != welcome.run.run_id:
             self._forget_run()
+            return
+        try:
+            check_bundle_codecs(welcome)
+        except UpgradeNeeded as error:
+            self._fail(error)
             return
         self.welcome = self.feed.welcome = welcome
         if known is None:

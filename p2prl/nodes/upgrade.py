@@ -1,4 +1,4 @@
-"""Two p2prl that send and read weights in different formats: refused at the welcome, and told which to upgrade."""
+"""Two p2prl that have no format in common, of weights or of bundles: said at the welcome, with which one to upgrade."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ from p2prl import __version__
 from p2prl.core import messages as m
 from p2prl.core.bounds import line
 from p2prl.errors import UpgradeNeeded
+from p2prl.wire.columns import ALWAYS
 
 log = logging.getLogger("p2prl")
+
+#: Formats that are named in a line for people.
+_NAMED = 10
 
 
 def codec_refusal(name: str, version: str) -> m.Refusal:
@@ -26,12 +30,28 @@ def check_codec(header: m.WeightsHeader, host_version: str) -> None:
         raise UpgradeNeeded(_text(line(header.codec, 40), host=line(host_version, 20), node=__version__))
 
 
+def check_bundle_codecs(welcome: m.Welcome) -> None:
+    """Raises UpgradeNeeded if shards do not read what this node's players send; of the other formats they need none."""
+    if missing := [codec for codec in ALWAYS if codec not in welcome.run.codecs]:
+        host, node = line(welcome.version, 20), __version__
+        names = ", ".join(line(name, 40) for name in welcome.run.codecs[:_NAMED]) or "nothing"
+        raise UpgradeNeeded(
+            f"the host (p2prl {host}) reads bundles as {names}, but not as {' or '.join(missing)}, "
+            f"which this node (p2prl {node}) sends: {_advice(host, node)}"
+        )
+
+
 def _text(codec: str, host: str, node: str) -> str:
+    return (
+        f"the host (p2prl {host}) sends weights as {codec!r}, which this node (p2prl {node}) cannot read: "
+        f"{_advice(host, node)}"
+    )
+
+
+def _advice(host: str, node: str) -> str:
     if _older(node, host):
-        advice = f"upgrade p2prl on this node to {host} or later"
-    else:
-        advice = f"upgrade p2prl on the host to the version of this node ({node}) or later"
-    return f"the host (p2prl {host}) sends weights as {codec!r}, which this node (p2prl {node}) cannot read: {advice}"
+        return f"upgrade p2prl on this node to {host} or later"
+    return f"upgrade p2prl on the host to the version of this node ({node}) or later"
 
 
 def _older(one: str, other: str) -> bool:

@@ -35,8 +35,10 @@ from p2prl.wire.blocks import (
 )
 from p2prl.wire.planes import PLANES, from_planes, to_planes, unsigned
 
+#: What everyone reads: a column that fits no other format is sent as one of these.
+ALWAYS = (RAW, LZ4)
 #: All that this p2prl can read.
-CODECS = (RAW, LZ4, PLANES, *pictures.AXES)
+CODECS = (*ALWAYS, PLANES, *pictures.AXES)
 
 
 #: Planes that saved fewer bytes than this are not tried for so many bundles.

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from p2prl.core import messages as m
+from p2prl.errors import UpgradeNeeded
 from p2prl.net.keys import new_key_pair
 from p2prl.net.loop import Loop
 from p2prl.net.sockets import Network
@@ -39,6 +40,7 @@ class Broker:
         loop.on_readable(self._control, self._on_control)
         self.fresh: list[bytes] = []
         self.continued: list[tuple[bytes, m.Hello]] = []
+        self.run = run_spec()
 
     def _on_control(self) -> None:
         while (received := self._control.receive()) is not None:
@@ -54,7 +56,7 @@ class Broker:
 
     def welcome(self, route: bytes) -> None:
         message = m.Welcome(
-            run=run_spec(), host_name="h", version="0", term=1, shards=[], weights_version=0,
+            run=self.run, host_name="h", version="0", term=1, shards=[], weights_version=0,
             weights_port=self.base + 2,
         )  # fmt: skip
         self._control.send([frames.encode(message)], route)
@@ -135,5 +137,31 @@ def test_a_second_welcome_is_no_answer_to_whose_books_go_on(
         broker.welcome(broker.continued[-1][0])
         run_until(loop, lambda: said.welcomes)
         assert member.outgoing.books().pending == 1
+    finally:
+        member.close()
+
+
+@pytest.mark.parametrize("codecs", [("zip",), ("lz4", "zip"), ()])
+def test_a_host_that_reads_none_of_our_bundles_is_left_at_its_welcome(
+    tmp_path: Path, loop: Loop, broker: Broker, codecs: tuple[str, ...]
+) -> None:
+    """Else each bundle would be played, sent and refused."""
+    broker.run = msgspec.structs.replace(run_spec(), codecs=codecs)
+    member = Member(config_for(broker, tmp_path / "spool"), loop, Said())
+    loop.after(10, lambda: loop.stop(99))
+    with pytest.raises(
+        UpgradeNeeded, match=r"bundles as (zip|lz4, zip|nothing), but not as (raw|raw or lz4), .*upgrade"
+    ):
+        member.run()
+
+
+def test_a_host_that_reads_formats_that_we_do_not_know_is_welcome(
+    tmp_path: Path, loop: Loop, broker: Broker
+) -> None:
+    broker.run = msgspec.structs.replace(run_spec(), codecs=("zip", "raw", "lz4"))
+    said = Said()
+    member = Member(config_for(broker, tmp_path / "spool"), loop, said)
+    try:
+        run_until(loop, lambda: said.welcomes)
     finally:
         member.close()
