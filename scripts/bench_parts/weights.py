@@ -1,4 +1,4 @@
-"""What weights cost on their way: bytes of a publication, and the time to encode and to decode it.
+"""What weights cost on their way: bytes of a publication, the time to encode and to decode it, and who waits for it.
 
 Two networks of 1.7 million parameters in training, CartPole in this process, Adam with a step of 3e-4, a publication
 each four updates (0.1 s of such updates): DQN's, whose units are ReLUs, many of them at rest, and V-trace's, whose
@@ -6,6 +6,10 @@ units are tanh and never rest. Each publication goes through the wire's format w
 the bytes is what lz4 alone makes of each array; that of the times is lz4 alone on the same weights, and one copy of
 them. A turn of the bytes is a keyframe and all changes against it, as a share of float32's; times are each
 publication's.
+
+Forty members behind one slow link, in namespaces: from before a network of 270 kB is encoded to its being loaded at
+the last one; the limit is what the bytes need at the link's rate. Updates of the large network of DQN in a run that
+publishes ten times a second; the limit is the same run when it publishes once.
 """
 
 from __future__ import annotations
@@ -13,16 +17,24 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-from bench_parts.kinds import Bar, Case
+from bench_parts import updates
+from bench_parts._lan import workplace
+from bench_parts.kinds import Bar, Case, Unavailable, attempted
+from bench_parts.running import sets
 from p2prl.learn.spaces import env_spec
 from p2prl.registry import make_agent, resolve_agent
 from p2prl.wire.blocks import Array, pack
 from p2prl.wire.weights import KEYFRAME_EACH, WeightsDecoder, WeightsEncoder
+from tests.netns import crowd_kit as crowd
+from tests.netns.lab import Lab, missing
 
 HIDDEN = [1300, 1300]
 WARM, UPDATES_EACH = 100, 4
@@ -129,7 +141,46 @@ def measured(name: str, turns: int) -> Iterator[Case]:
         yield {"case": f"{what}: decode", "unit": "ms", "ours": way.decode_ms, "limit": copy}
 
 
+def to_a_crowd(quick: bool) -> Case:
+    """Publications, one after the other, each on an idle link.
+
+    Raises:
+        Unavailable: there can be no namespaces here.
+    """
+    if why := missing():
+        raise Unavailable(why)
+    with workplace() as folder, Lab(2, Path(folder)) as lan:
+        found = crowd.publications(lan, crowd.WARM + (1 if quick else 9))[crowd.WARM :]
+    return {"ours": [one.took_s for one in found], "limit": [one.least_s for one in found]}
+
+
+@dataclass(frozen=True)
+class Publishing(updates.Training):
+    """A run that publishes each so many seconds."""
+
+    each_s: float = 0.1
+
+    def arguments(self) -> list[str]:
+        """Of `p2prl host`."""
+        return [*super().arguments(), *sets(f"train.publish_interval_s={self.each_s:g}")]
+
+
+def beside_updates(quick: bool) -> Case:
+    """Updates a second of either, in turns."""
+    settings = {"hidden": HIDDEN, "batch": 64, "samples_per_insert": 0.0}
+    often = Publishing("cartpole", "dqn", 16, settings)
+    once = replace(often, each_s=1e6)
+    turns, seconds = (1, 1.0) if quick else (3, 5.0)
+    rates = [[updates.running(way, seconds)[0] for way in (often, once)] for _ in range(turns)]
+    return {"ours": [one for one, _ in rates], "limit": [one for _, one in rates]}
+
+
 def cases(quick: bool) -> Iterator[Case]:
-    """Network by network."""
+    """Network by network; then who waits."""
     for name in list(SETTINGS)[:1] if quick else SETTINGS:
         yield from measured(name, 1 if quick else TURNS)
+    bar = Bar(limit=1.5, lower=True)
+    named: Case = {"case": "publish to loaded at the last of 40 members, 50 Mbit/s", "unit": "s", "bar": bar}
+    yield attempted(named, partial(to_a_crowd, quick))
+    named = {"case": "dqn, 1.7 M parameters: learning while publishing", "unit": "updates/s"}
+    yield attempted(named, partial(beside_updates, quick))

@@ -182,6 +182,10 @@ class Lab:
                 shape = ("tbf", "rate", f"{kbit}kbit", "burst", "16kb", "latency", "500ms")
                 _call("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", *shape)
 
+    def sent_bytes(self, i: int) -> int:
+        """What machine `i` has sent on the LAN so far, headers of Ethernet and all above included."""
+        return int(self.run(i, ["cat", f"/sys/class/net/{INTERFACE}/statistics/tx_bytes"]).stdout)
+
     def drop(self, i: int, expression: str) -> None:
         """Drop packets, in and out, that match an nft expression such as `tcp dport 47810`."""
         rules = ["add table inet p2prl"]

@@ -1,4 +1,4 @@
-"""The two processes of test_weights_netns.py: `host` publishes weights, `members` load them. Both print JSON lines.
+"""The two processes of crowd_kit.py: `host` publishes weights, `members` load them. Both print JSON lines.
 
 The broker, the publisher and the members are the product's. A member's players are stood in for by one decoder each,
 so that forty of them fit into this machine.
