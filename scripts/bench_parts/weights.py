@@ -150,7 +150,8 @@ def to_a_crowd(quick: bool) -> Case:
     if why := missing():
         raise Unavailable(why)
     with workplace() as folder, Lab(2, Path(folder)) as lan:
-        found = crowd.publications(lan, crowd.WARM + (1 if quick else 9))[crowd.WARM :]
+        found = crowd.publications(lan, crowd.WARM + (1 if quick else 9))
+    found = [one for one in found if one.version >= crowd.WARM]
     return {"ours": [one.took_s for one in found], "limit": [one.least_s for one in found]}
 
 

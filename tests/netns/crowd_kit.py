@@ -24,12 +24,14 @@ class Publication:
     """One that all members loaded.
 
     Attributes:
+        version: from 0.
         size_bytes: of one member's.
         whole: it is a keyframe, not a change.
         took_s: from before it was encoded to loaded at the last member.
         sent_bytes: what the host's machine had sent in all by then.
     """
 
+    version: int
     size_bytes: int
     whole: bool
     took_s: float
@@ -42,7 +44,10 @@ class Publication:
 
 
 def publications(lan: Lab, count: int) -> list[Publication]:
-    """The first `count` that all have loaded, of a host on machine 0 and the members on machine 1."""
+    """Those of the first `count` that all have loaded, of a host on machine 0 and the members on machine 1.
+
+    While they join they may skip some.
+    """
     lan.rate_limit(0, KBIT)
     host = _started(lan, 0, "host", BASE, EACH_S, count)
     told = _events(host)
@@ -57,7 +62,7 @@ def publications(lan: Lab, count: int) -> list[Publication]:
             published[event["version"]] = event
         event = published[version]
         took_s = loaded["t"] - event["t"]
-        found[version] = Publication(event["size_bytes"], event["whole"], took_s, lan.sent_bytes(0))
+        found[version] = Publication(version, event["size_bytes"], event["whole"], took_s, lan.sent_bytes(0))
         if version == count - 1:
             return [found[at] for at in sorted(found)]
     raise RuntimeError(f"the members ended after {len(found)} of {count} publications")
