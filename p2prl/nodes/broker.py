@@ -418,14 +418,14 @@ class Broker:
     def _watch(self) -> None:
         now = self.loop.now()
         changed = self.members.ticked(now)
+        if self.stopping:
+            return  # who is silent now has ended
         if any(member.state == "gone" for member in changed):
             self.regrant()
-        moved = self.roster.reseated(now)
-        if moved is not None:
+        if (moved := self.roster.reseated(now)) is not None:
             log.info("%s plays on in the place of those that explored least", moved.name)
             self._reseat(moved)
-        silent = self.desk.ticked(now)
-        for index in silent:
+        for index in (silent := self.desk.ticked(now)):
             log.warning("shard %d is silent; its work waits, new work goes to the others", index)
         if silent:
             self._announce_shards()

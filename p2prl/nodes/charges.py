@@ -18,6 +18,7 @@ from p2prl.net.interfaces import chosen_interfaces
 from p2prl.net.keys import KeyPair, fingerprint, load_or_create, new_key_pair, state_folder
 from p2prl.net.ports import free_block
 from p2prl.nodes.device import choose_device
+from p2prl.nodes.grace import CHILD_S, more_s
 from p2prl.nodes.options import HostOptions, default_players
 from p2prl.nodes.prepare import Prepared
 from p2prl.nodes.rings import Ring, close_rings, open_rings
@@ -99,6 +100,10 @@ class Plan:
         """Let go of the shared memory."""
         close_rings(self.rings)
 
+    def played(self) -> list[str]:
+        """Those that make sessions, and those that learn from them."""
+        return ["member", "trainer"]
+
     def needed(self) -> list[str]:
         """Those without which nobody can join."""
         return ["broker", *(f"shard {index}" for index in range(self.options.experiment.shards))]
@@ -163,6 +168,7 @@ class Plan:
                 node_bytes_per_s=limits.node_bytes_per_s / shards,
                 node_bundles_per_s=limits.node_bundles_per_s / shards,
                 ring=self.rings[index].writes if self.rings else -1,
+                grace_s=self._grace_s(),
             )
 
         return make
@@ -189,6 +195,7 @@ class Plan:
             goal=self.options.experiment.stop.mean_return,
             rings=[ring.reads for ring in self.rings],
             shard_bytes=self._shard_bytes(),
+            grace_s=self._grace_s(),
         )
 
     def check_config(self, path: Path) -> TrainerConfig:
@@ -206,7 +213,11 @@ class Plan:
             players=self.players,
             agent=agent if is_file_agent(agent) else "",
             own=True,
+            grace_s=self._grace_s(),
         )
+
+    def _grace_s(self) -> float:
+        return CHILD_S + more_s(self.players)
 
 
 def bind_hosts(options: HostOptions) -> list[str]:

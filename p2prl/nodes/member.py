@@ -404,8 +404,8 @@ class Member:
         self.volunteer.forget()
         self.players.stop()
         self.outgoing.close()
-        if self.left.reason == "signal" and self.control.welcomed and self.control.silent_s() < _PRESENT_S:
-            # What is under way will be stored, and should be counted so; after a run's end no shard would answer.
+        if self._is_heard_to_the_end() and self.control.silent_s() < _PRESENT_S:
+            # What is under way will be stored, and should be counted so.
             self.loop.run_on(lambda: self.outgoing.outbox.in_flight == 0, _LAST_RECEIPTS_S)
         self._keep()
         books = self.outgoing.books()
@@ -417,12 +417,22 @@ class Member:
         self.lookout.close()
         self.network.close()
 
+    def _is_heard_to_the_end(self) -> bool:
+        """The shards are there for as long as we are: a host ends them after its own member, and without a word to it
+        for others."""
+        return self.control.welcomed and (self.left.reason == "signal" or self.config.own)
+
     def _keep(self) -> None:
         outgoing = self.outgoing
         if not outgoing.spool.active and self.left.text in _FINISHED:
             return
         kept, lost = outgoing.keep()
-        if lost > 0:
+        if lost > 0 and self.config.own:
+            text = (
+                f"{many(lost, 'bundle', 'was', 'were')} not sent yet when the run ended, and count as dropped"
+            )
+            self.reporter.log("info", "member", text)
+        elif lost > 0:
             text = f"dropped {many(lost, 'bundle')} without a receipt: there is no spool"
             self.reporter.log("warning", "member", text)
         if kept:
