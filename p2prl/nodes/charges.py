@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,6 +74,7 @@ class Plan:
         self.rings: list[Ring] = []
         self._session = secrets.token_hex(8)
         self.term = 0
+        self._began = time.monotonic()
 
     def charges(self) -> list[Charge]:
         """In the order in which they are started. Once: memory that they share is made here."""
@@ -144,6 +146,7 @@ class Plan:
             addresses=_reachable(self.options),
             eval_share=self.options.experiment.play.eval_share,
             eval_episodes=self.options.experiment.play.eval_episodes,
+            up_s=time.monotonic() - self._began,
         )
 
     def _shard_maker(self, index: int) -> Callable[[], ShardConfig]:

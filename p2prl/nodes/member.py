@@ -13,6 +13,7 @@ import msgspec
 
 from p2prl import __version__
 from p2prl.core import messages as m
+from p2prl.core.rate import Rate
 from p2prl.errors import (
     MissingPackage,
     NoHostFound,
@@ -58,7 +59,7 @@ class Member:
         self.loop = loop
         self.reporter = reporter
         self.welcome: m.Welcome | None = None
-        self._rate, self.steps_per_s = (loop.now(), 0), 0.0
+        self._rate, self.steps_per_s = Rate(loop.now(), 0), 0.0
         #: When a player last moved; None before the first time.
         self._moved_at: float | None = None
         #: Of the last welcome that was reported.
@@ -135,6 +136,7 @@ class Member:
             self.outgoing.receipts(message)
         elif isinstance(message, m.HeartbeatAck):
             self.players.sync.heard(message.weights_version, self.loop.now())
+            self.outgoing.trainer = message.trainer
             self.outgoing.granted(message.grant_ticks)
         elif isinstance(message, m.Grant):
             self.outgoing.granted(message.grant_ticks)
@@ -157,7 +159,7 @@ class Member:
         self.welcome = self.feed.welcome = welcome
         if known is None:
             self.outgoing.begin(welcome.run)
-            self._rate = (self.loop.now(), self.outgoing.steps)
+            self._rate = Rate(self.loop.now(), self.outgoing.steps)
             self._say_cost(welcome.run)
             if self.outgoing.continues:
                 # The host must know whose books go on in ours before it sees any of them. Over a new connection: on
@@ -208,7 +210,7 @@ class Member:
             text += f", {kept} are kept in the spool in case that it comes back"
         self.reporter.log("warning", "member", text)
         self.welcome = self.feed.welcome = self._joined_term = self._moved_at = None
-        self._rate = (self.loop.now(), 0)
+        self._rate = Rate(self.loop.now(), 0)
         self._seats = []
         self.control.hello_again()
 
@@ -243,10 +245,7 @@ class Member:
 
     def _each_second(self) -> None:
         now = self.loop.now()
-        then, steps = self._rate
-        rate = (self.outgoing.steps - steps) / max(1e-6, now - then)
-        self.steps_per_s = rate if self.steps_per_s == 0.0 else 0.5 * self.steps_per_s + 0.5 * rate
-        self._rate = (now, self.outgoing.steps)
+        self.steps_per_s = self._rate.look(now, self.outgoing.steps)
         self.outgoing.each_second(self.control.silent_s())
         self._tell_about_players()
         if self.welcome is not None and self.control.welcomed:

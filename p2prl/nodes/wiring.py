@@ -45,6 +45,7 @@ class BrokerConfig(msgspec.Struct, frozen=True):
         max_members: members at a time.
         last_term: the highest term that this run had, as its host knows it: the file may lack it, if the disk is full.
         eval_share, eval_episodes: as in `[play]`.
+        up_s: for how long its host had been up when it was started.
     """
 
     run: RunSpec
@@ -68,6 +69,7 @@ class BrokerConfig(msgspec.Struct, frozen=True):
     last_term: int = 0
     eval_share: float = 0.0
     eval_episodes: int = 1
+    up_s: float = 0.0
 
 
 class ShardConfig(msgspec.Struct, frozen=True):
