@@ -427,9 +427,7 @@ class Member:
             return
         kept, lost = outgoing.keep()
         if lost > 0 and self.config.own:
-            text = (
-                f"{many(lost, 'bundle', 'was', 'were')} not sent yet when the run ended, and count as dropped"
-            )
+            text = f"dropped {many(lost, 'bundle')} that had not been sent when the run ended"
             self.reporter.log("info", "member", text)
         elif lost > 0:
             text = f"dropped {many(lost, 'bundle')} without a receipt: there is no spool"
