@@ -15,10 +15,10 @@ from rich.text import Text
 
 from p2prl.cli.bars import bars
 from p2prl.cli.figures import LABEL_WIDTH, books_line, figure, fitted, reasons, state_text, with_reason
-from p2prl.cli.output import count, decimal, duration, safe, size
+from p2prl.cli.output import count, decimal, duration, safe
 from p2prl.core.messages import NodeStatus, ShardStatus, StatusReply
 from p2prl.nodes.report import Joined, MemberStatus
-from p2prl.words import many
+from p2prl.words import many, sized
 
 _MOST_WARNINGS = 3
 #: Lines of a warning; a trainer's failure has more, because it ends with what to do.
@@ -245,7 +245,7 @@ def _shards(shards: Sequence[ShardStatus]) -> Text:
     if not shards:
         return Text("none yet", "yellow")
     text = Text(f"{len(shards)}   {many(sum(shard.ticks for shard in shards), 'tick')}")
-    text.append(f"   {size(sum(shard.size_bytes for shard in shards))}")
+    text.append(f"   {sized(sum(shard.size_bytes for shard in shards))}")
     for shard in shards:
         restarts = f", restarted {shard.starts - 1}x" if shard.starts > 1 else ""
         if restarts or shard.state != "working":
@@ -326,7 +326,7 @@ def _playing_on(status: MemberStatus) -> str:
 
 
 def _spooled(status: MemberStatus) -> str:
-    return f" ({count(status.spooled)} on disk, {size(status.spooled_bytes)})" if status.spooled else ""
+    return f" ({count(status.spooled)} on disk, {sized(status.spooled_bytes)})" if status.spooled else ""
 
 
 def _versions(status: MemberStatus) -> str:
