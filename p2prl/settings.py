@@ -225,7 +225,8 @@ def fit(kind: type[Struct], tree: Mapping[str, Any], prefix: str = "", hints: It
     values = {}
     for key, value in tree.items():
         if key not in types:
-            raise UsageError(_unknown(prefix + key, [*(prefix + name for name in types), *hints]))
+            names = dict.fromkeys([*(prefix + name for name in types), *hints])
+            raise UsageError(_unknown(prefix + key, list(names)))
         values[key] = _fit_value(prefix + key, value, types[key])
     return kind(**values)
 

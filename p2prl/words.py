@@ -1,4 +1,4 @@
-"""Numbers with their nouns, as people write them, and how often a line was told. A leaf, and pure."""
+"""Numbers with their nouns, and sizes, as people write them, and how often a line was told. A leaf, and pure."""
 
 from __future__ import annotations
 
@@ -17,6 +17,18 @@ def many(number: int, noun: str, does: str = "", do: str = "") -> str:
     """
     text = f"{number:,} {noun}{'' if number == 1 else 's'}"
     return f"{text} {does if number == 1 else do}" if does else text
+
+
+def sized(size_bytes: float) -> str:
+    """Bytes with a decimal unit, as `--set` reads them.
+
+    >>> [sized(size) for size in (999, 299_900, 64e6, 1e15)]
+    ['999 B', '299.9 kB', '64 MB', '1,000 TB']
+    """
+    number, units = float(size_bytes), ["B", "kB", "MB", "GB", "TB"]
+    while number >= 1000 and len(units) > 1:
+        number, units = number / 1000, units[1:]
+    return f"{number:,.1f}".removesuffix(".0") + f" {units[0]}"
 
 
 class Repeats:

@@ -140,8 +140,11 @@ def chosen_device(device: str | None, gpu: bool) -> str | None:
     return device or ("gpu" if gpu else None)
 
 
-def check_installed(experiment: Experiment) -> None:
+def check_installed(experiment: Experiment) -> Experiment:
     """Everything that is known to be wrong before a process is started.
+
+    Returns:
+        The experiment with its agent's settings as the agent wants them: 1e6 and 1MB are whole numbers.
 
     Raises:
         UsageError: an unknown environment, agent or agent's setting; the text names the nearest valid ones.
@@ -150,8 +153,13 @@ def check_installed(experiment: Experiment) -> None:
     from p2prl.registry import make_env_factory, resolve_agent
 
     agent = resolve_agent(experiment.agent.name)
-    fit(agent.Settings, experiment.agent.settings, "agent.")
+    given = experiment.agent.settings
+    fitted = fit(agent.Settings, given, "agent.")
     make_env_factory(experiment.env.id, experiment.env.args)
+    settings = {key: found if isinstance(found := getattr(fitted, key), int) else given[key] for key in given}
+    return msgspec.structs.replace(
+        experiment, agent=msgspec.structs.replace(experiment.agent, settings=settings)
+    )
 
 
 def _check_settings(experiment: Experiment, source: str) -> None:

@@ -190,9 +190,8 @@ def host(
         name = name or last_host_name(results)
     else:
         effective = effective_experiment(flags)
-    check_installed(effective)
     options = HostOptions(
-        experiment=effective,
+        experiment=check_installed(effective),
         name=node_name(name),
         players=players,
         results=results,

@@ -37,15 +37,6 @@ def decimal(number: float | None) -> str:
     return "-" if number is None or not math.isfinite(number) else f"{number:,.1f}"
 
 
-def size(size_bytes: float) -> str:
-    """Bytes with a decimal unit, as `--set` reads them."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size_bytes < 1000:
-            return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
-        size_bytes /= 1000
-    return f"{size_bytes:,.1f} TB"
-
-
 def duration(seconds: float) -> str:
     """`12 s`, `3 m 05 s`, `2 h 07 m`."""
     whole = int(seconds)

@@ -317,7 +317,7 @@ def stopped_lines(info: HostStopped, started: HostStarted | None) -> list[str]:
     """Why it ended, and what can be done next; an error's text is what the command itself ends with."""
     from p2prl.nodes import checkpoint  # with it comes numpy, which a joiner's own process does without
 
-    detail = info.text if info.reason == "return" else ""
+    detail = _detail(info)
     lines = [f"stopped: {info.reason}" + (f" ({output.safe(detail)})" if detail else "")]
     there = started is not None and checkpoint.is_run(
         started.results
@@ -325,12 +325,24 @@ def stopped_lines(info: HostStopped, started: HostStarted | None) -> list[str]:
     updates = (
         checkpoint.updates_of(started.results / "checkpoints") if started is not None and there else None
     )
-    if started is None or updates is None:
+    if started is None or not there or (updates is None and info.reason == "error"):
         return lines
     folder = shlex.quote(str(started.results))
     score = [f"its score:  p2prl eval {folder}"] if updates else []
-    further = " --no-stop" if info.reason in ("return", "steps") else ""
+    # Where it ended before it had begun, the same time would end it again.
+    lifted = info.reason in ("return", "steps") or (info.reason == "time" and not updates)
+    further = " --no-stop" if lifted else ""
     return [*lines, *score, f"to go on:   p2prl host --resume --results {folder}{further}"]
+
+
+def _detail(info: HostStopped) -> str:
+    """What there is to say about a reason; an error is told elsewhere."""
+    if info.reason == "return":
+        return info.text
+    told = [f"after {info.text}"] if info.reason == "time" else []
+    if info.reason != "error" and (info.last is None or not info.last.episodes):
+        told.append("no episode ended yet")
+    return ", ".join(told)
 
 
 def joined_line(info: Joined) -> str:

@@ -15,10 +15,10 @@ from rich.text import Text
 
 from p2prl.cli.bars import bars
 from p2prl.cli.figures import LABEL_WIDTH, books_line, figure, fitted, reasons, state_text, with_reason
-from p2prl.cli.output import count, decimal, duration, safe, size
+from p2prl.cli.output import count, decimal, duration, safe
 from p2prl.core.messages import NodeStatus, ShardStatus, StatusReply
 from p2prl.nodes.report import Joined, MemberStatus
-from p2prl.words import many
+from p2prl.words import many, sized
 
 _MOST_WARNINGS = 3
 #: Lines of a warning; a trainer's failure has more, because it ends with what to do.
@@ -88,7 +88,7 @@ def run_line(status: StatusReply) -> str:
     """A run in one plain line, for where there is no terminal. What the trainer died of is told once, elsewhere."""
     greedy = status.evaluation
     parts = [
-        f"return {decimal(status.return_mean)} (of {status.return_episodes})",
+        _plain_return(status),
         *([f"greedy {decimal(greedy.return_mean)} (v{greedy.version})"] if greedy is not None else []),
         f"steps {count(status.steps)} ({count(status.steps_per_s)}/s)",
         f"updates {_updates(status).plain}",
@@ -101,6 +101,12 @@ def run_line(status: StatusReply) -> str:
         + (f": {safe(status.trainer_reason)}" if status.trainer_reason and not _is_down(status) else ""),
     ]
     return "  ".join(parts)
+
+
+def _plain_return(status: StatusReply) -> str:
+    if status.return_mean is None and status.return_mean_all is not None:
+        return f"return {decimal(status.return_mean_all)} (of all play, which explores)"
+    return f"return {decimal(status.return_mean)} (of {status.return_episodes})"
 
 
 def member_line(status: MemberStatus) -> str:
@@ -175,15 +181,6 @@ def _title(status: StatusReply) -> Text:
 
 
 def _figures(status: StatusReply, width: int, history: Sequence[float]) -> list[Text]:
-    every = "" if status.return_mean_all is None else f"all slots {decimal(status.return_mean_all)}"
-    none_yet = (
-        "no episode of the least exploring play ended yet; agents may explore more at first"
-        if status.episodes
-        else "no episode ended yet"
-    )
-    over = f"over {many(status.return_episodes, 'episode')}" if status.return_episodes else none_yet
-    score = figure("return", Text(decimal(status.return_mean), "bold"), over, every)
-    score.append("   " + bars(history, min(40, width - score.cell_len - 4)), "cyan")
     episodes = f"episodes {count(status.episodes)}"
     weights = f"weights v{count(status.weights_version)}" if status.weights_version >= 0 else "no weights yet"
     device = f"on {safe(status.device)}" if status.device else ""
@@ -191,7 +188,7 @@ def _figures(status: StatusReply, width: int, history: Sequence[float]) -> list[
         "" if status.trainer_state in _LOUD else safe(status.trainer_reason)
     )  # that is a warning, and whole there
     lines = [
-        score,
+        _return(status, width, history),
         *_greedy(status),
         figure("steps", count(status.steps), f"{count(status.steps_per_s)}/s", episodes),
         figure("updates", _updates(status), weights, f"samples {decimal(status.lag_mean)} versions old"),
@@ -200,6 +197,22 @@ def _figures(status: StatusReply, width: int, history: Sequence[float]) -> list[
         figure("trainer", state_text(status.trainer_state), device, why),
     ]
     return [fitted(line, width) for line in lines]
+
+
+def _return(status: StatusReply, width: int, history: Sequence[float]) -> Text:
+    """The mean of the least exploring slots; until they have one, that of all play, and what it is."""
+    every = status.return_mean_all
+    if status.return_mean is None:
+        if every is None:
+            return figure("return", "-", "no episode ended yet")
+        # Not bold: it is no score, and agents may explore more at first than they will later.
+        return figure(
+            "return", Text(decimal(every)), "of all play, which explores; none yet of the least exploring"
+        )
+    over = f"over {many(status.return_episodes, 'episode')}"
+    all_slots = "" if every is None else f"all slots {decimal(every)}"
+    score = figure("return", Text(decimal(status.return_mean), "bold"), over, all_slots)
+    return score.append("   " + bars(history, min(40, width - score.cell_len - 4)), "cyan")
 
 
 def _greedy(status: StatusReply) -> list[Text]:
@@ -232,7 +245,7 @@ def _shards(shards: Sequence[ShardStatus]) -> Text:
     if not shards:
         return Text("none yet", "yellow")
     text = Text(f"{len(shards)}   {many(sum(shard.ticks for shard in shards), 'tick')}")
-    text.append(f"   {size(sum(shard.size_bytes for shard in shards))}")
+    text.append(f"   {sized(sum(shard.size_bytes for shard in shards))}")
     for shard in shards:
         restarts = f", restarted {shard.starts - 1}x" if shard.starts > 1 else ""
         if restarts or shard.state != "working":
@@ -313,7 +326,7 @@ def _playing_on(status: MemberStatus) -> str:
 
 
 def _spooled(status: MemberStatus) -> str:
-    return f" ({count(status.spooled)} on disk, {size(status.spooled_bytes)})" if status.spooled else ""
+    return f" ({count(status.spooled)} on disk, {sized(status.spooled_bytes)})" if status.spooled else ""
 
 
 def _versions(status: MemberStatus) -> str:

@@ -608,11 +608,16 @@ class HelloAgain(Message, frozen=True, kw_only=True, tag="hello_again"):
 
 
 class HeartbeatAck(Message, frozen=True, kw_only=True, tag="heartbeat_ack"):
-    """broker -> member: heard; the weights' current version, and the member's grant."""
+    """broker -> member: heard; the weights' current version, and the member's grant.
+
+    Attributes:
+        trainer: why the trainer takes nothing, where it is not only behind; for people.
+    """
 
     term: int
     weights_version: int
     grant_ticks: int | None = None
+    trainer: str = ""
 
 
 class Receipts(Message, frozen=True, kw_only=True, tag="receipts"):
@@ -854,7 +859,7 @@ class StatusReply(Message, frozen=True, kw_only=True, tag="status_reply"):
 
     Attributes:
         run_name: the name of its folder.
-        uptime_s: since this broker started.
+        uptime_s: since this start of the host, whatever became of its broker meanwhile.
         bundles: the run's books: the sum of the nodes'.
         nodes: one row per key that is here, gave something or told of a fault; `others` stands for those that went
             longest ago.

@@ -82,18 +82,6 @@ def is_away(silent_s: float, down_s: float) -> bool:
     return max(silent_s, down_s) > AWAY_AFTER_S
 
 
-def in_words(size_bytes: float) -> str:
-    """A size for people.
-
-    >>> [in_words(size) for size in (20, 299_900, 1e9)]
-    ['20 B', '300 kB', '1.0 GB']
-    """
-    for unit, one in (("GB", 1e9), ("MB", 1e6)):
-        if size_bytes >= one:
-            return f"{size_bytes / one:.1f} {unit}"
-    return f"{size_bytes / 1e3:.0f} kB" if size_bytes >= 1e3 else f"{size_bytes:.0f} B"
-
-
 class Snapshot(msgspec.Struct, frozen=True):
     """The books at one moment, as they are on disk.
 

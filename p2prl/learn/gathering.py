@@ -18,6 +18,7 @@ from p2prl.errors import LimitsForbid
 from p2prl.learn.contracts import Array, ReplaySpec
 from p2prl.learn.samples import batch_bytes, columns_from_frames
 from p2prl.replay.shared import SharedRing, ring_bytes
+from p2prl.words import sized
 
 log = logging.getLogger("p2prl")
 
@@ -170,9 +171,9 @@ def _seen(schema: SessionSchema, descriptors: Sequence[int], places: int) -> lis
     try:
         return [SharedRing(schema, places, descriptor) for descriptor in descriptors]
     except OSError as error:
-        size = ring_bytes(schema, places) * len(descriptors) / 1e6
+        size = ring_bytes(schema, places) * len(descriptors)
         raise LimitsForbid(
-            f"the trainer cannot map the replay's {size:.0f} MB, which its shards share with it ({error}): "
+            f"the trainer cannot map the replay's {sized(size)}, which its shards share with it ({error}): "
             "set replay.capacity_bytes lower, or allow it more memory (ulimit -v)"
         ) from error
 

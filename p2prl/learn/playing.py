@@ -118,7 +118,7 @@ class Playing:
         """Play T ticks in every slot.
 
         Args:
-            after_tick: called after each tick, for work that goes on beside play. It must not raise.
+            after_tick: called after each tick, for work that goes on beside play. What it raises ends the rollout.
 
         Raises:
             EnvironmentFailed: an environment fails again and again; the rollout cannot go on.

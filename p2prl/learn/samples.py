@@ -11,6 +11,7 @@ from p2prl.core.schema import Column, SessionSchema
 from p2prl.learn.contracts import Array, ReplaySpec
 from p2prl.replay.storage import MAX_SAMPLE_BYTES, in_pictures
 from p2prl.wire.stills import decode_stills, develop
+from p2prl.words import sized
 
 
 def batch_bytes(schema: SessionSchema, spec: ReplaySpec) -> int:
@@ -27,7 +28,9 @@ def check_batch(schema: SessionSchema, spec: ReplaySpec) -> str:
     size = times * batch_bytes(schema, spec)
     if size > MAX_SAMPLE_BYTES:
         fits = spec.batch * MAX_SAMPLE_BYTES // size
-        return f"replay.batch={spec.batch} is {size / 1e6:.0f} MB of samples at once: at most {fits} can be asked for"
+        return (
+            f"replay.batch={spec.batch} is {sized(size)} of samples at once: at most {fits} can be asked for"
+        )
     return ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import psutil
 
 from p2prl.core.schema import SessionSchema
-from p2prl.words import many
+from p2prl.words import many, sized
 
 #: Decoded bundles that a player holds at a time: the one that it plays, and the one that it encodes.
 _BUNDLES = 2
@@ -54,8 +54,8 @@ def in_words(players: int, slots: int, ticks: int, session_bytes: int, cores: in
         )
     if taken > free_bytes:
         parts.append(
-            f"{many(players, 'player')} of {many(slots, 'slot')} take about {taken / 1e6:,.0f} MB beside their "
-            f"environments, and {free_bytes / 1e6:,.0f} MB are free: this machine will swap or end them; "
+            f"{many(players, 'player')} of {many(slots, 'slot')} take about {sized(taken)} beside their "
+            f"environments, and {sized(free_bytes)} are free: this machine will swap or end them; "
             "fewer --envs or --players take less"
         )
     return "; ".join(parts)

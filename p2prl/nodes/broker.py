@@ -21,6 +21,7 @@ from p2prl.core.bounds import checked_heartbeat, checked_hello
 from p2prl.core.episodes import EpisodeStats
 from p2prl.core.gate import share_out
 from p2prl.core.membership import Member, Roster
+from p2prl.core.rate import Rate
 from p2prl.errors import RemoteProtocolError
 from p2prl.net.loop import Loop
 from p2prl.net.sockets import Limits, Network, Received
@@ -35,7 +36,7 @@ from p2prl.nodes.member_desk import MemberDesk
 from p2prl.nodes.process import emit, run_child
 from p2prl.nodes.shard_desk import ShardDesk
 from p2prl.nodes.status import StatusView, bounded_status, build_status
-from p2prl.nodes.trainer_watch import TrainerWatch
+from p2prl.nodes.trainer_watch import TrainerWatch, absence
 from p2prl.nodes.upgrade import codec_refusal
 from p2prl.nodes.weights_desk import PUBLISH, WeightsDesk, current
 from p2prl.nodes.wiring import BrokerConfig
@@ -63,8 +64,7 @@ class Broker:
     def __init__(self, config: BrokerConfig, loop: Loop) -> None:
         self.config = config
         self.loop = loop
-        self.run = config.run
-        self.host_name = config.host_name
+        self.run, self.host_name = config.run, config.host_name
         self.boot_id = secrets.token_hex(8)
         self.folder = Path(config.folder)
         self.saved = broker_file.load(self.folder)
@@ -85,8 +85,7 @@ class Broker:
         self.refused: Counter[str] = Counter()
         self.stopping = ""
         self.started = loop.now()
-        self._steps_at = (loop.now(), self.desk.steps)
-        self.steps_per_s = 0.0
+        self._rate, self.steps_per_s = Rate(loop.now(), self.desk.steps), 0.0
         self._saved_at, self._unsaved = -1e9, False
         self.evaluation = EvalDesk(self, self._tell_trainer)
         self.save()
@@ -226,6 +225,7 @@ class Broker:
         elif hello.role == "trainer":
             self.trainer_route, self.trainer_heard = received.peer, self.loop.now()
             self.trainer_greeted = True
+            self.trainer = self.trainer_watch.greeted(self.trainer, hello.boot_id)
             self.answer(received, self._welcome([], None))
         else:
             self.answer(received, self._welcome([], None))
@@ -287,7 +287,10 @@ class Broker:
             return
         self.evaluation.heartbeat(self.roster.members[key], peer.hello.evaluators, beat)
         peer.grant = self._grant()
-        ack = m.HeartbeatAck(term=self.saved.term, weights_version=version, grant_ticks=peer.grant)
+        amiss = absence(self.trainer, self.loop.now() - self.trainer_heard)
+        ack = m.HeartbeatAck(
+            term=self.saved.term, weights_version=version, grant_ticks=peer.grant, trainer=amiss
+        )
         self.answer(received, ack)
         if reconnected:  # a list of shards may have been lost with the connection, and would not come again
             self.answer(received, m.ShardList(term=self.saved.term, shards=self.desk.listed()))
@@ -418,14 +421,14 @@ class Broker:
     def _watch(self) -> None:
         now = self.loop.now()
         changed = self.members.ticked(now)
+        if self.stopping:
+            return  # who is silent now has ended
         if any(member.state == "gone" for member in changed):
             self.regrant()
-        moved = self.roster.reseated(now)
-        if moved is not None:
+        if (moved := self.roster.reseated(now)) is not None:
             log.info("%s plays on in the place of those that explored least", moved.name)
             self._reseat(moved)
-        silent = self.desk.ticked(now)
-        for index in silent:
+        for index in (silent := self.desk.ticked(now)):
             log.warning("shard %d is silent; its work waits, new work goes to the others", index)
         if silent:
             self._announce_shards()
@@ -434,10 +437,7 @@ class Broker:
 
     def _each_second(self) -> None:
         now = self.loop.now()
-        then, steps = self._steps_at
-        rate = (self.desk.steps - steps) / max(1e-6, now - then)
-        self.steps_per_s = rate if self.steps_per_s == 0.0 else 0.5 * self.steps_per_s + 0.5 * rate
-        self._steps_at = (now, self.desk.steps)
+        self.steps_per_s = self._rate.look(now, self.desk.steps)
         self.front.look()
         if not self.stopping:
             self.trainer_watch.look(self._view())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from p2prl.net.interfaces import chosen_interfaces
 from p2prl.net.keys import KeyPair, fingerprint, load_or_create, new_key_pair, state_folder
 from p2prl.net.ports import free_block
 from p2prl.nodes.device import choose_device
+from p2prl.nodes.grace import CHILD_S, more_s
 from p2prl.nodes.options import HostOptions, default_players
 from p2prl.nodes.prepare import Prepared
 from p2prl.nodes.rings import Ring, close_rings, open_rings
@@ -72,6 +74,7 @@ class Plan:
         self.rings: list[Ring] = []
         self._session = secrets.token_hex(8)
         self.term = 0
+        self._began = time.monotonic()
 
     def charges(self) -> list[Charge]:
         """In the order in which they are started. Once: memory that they share is made here."""
@@ -98,6 +101,10 @@ class Plan:
     def close(self) -> None:
         """Let go of the shared memory."""
         close_rings(self.rings)
+
+    def played(self) -> list[str]:
+        """Those that make sessions, and those that learn from them."""
+        return ["member", "trainer"]
 
     def needed(self) -> list[str]:
         """Those without which nobody can join."""
@@ -139,6 +146,7 @@ class Plan:
             addresses=_reachable(self.options),
             eval_share=self.options.experiment.play.eval_share,
             eval_episodes=self.options.experiment.play.eval_episodes,
+            up_s=time.monotonic() - self._began,
         )
 
     def _shard_maker(self, index: int) -> Callable[[], ShardConfig]:
@@ -163,6 +171,7 @@ class Plan:
                 node_bytes_per_s=limits.node_bytes_per_s / shards,
                 node_bundles_per_s=limits.node_bundles_per_s / shards,
                 ring=self.rings[index].writes if self.rings else -1,
+                grace_s=self._grace_s(),
             )
 
         return make
@@ -189,6 +198,7 @@ class Plan:
             goal=self.options.experiment.stop.mean_return,
             rings=[ring.reads for ring in self.rings],
             shard_bytes=self._shard_bytes(),
+            grace_s=self._grace_s(),
         )
 
     def check_config(self, path: Path) -> TrainerConfig:
@@ -206,7 +216,11 @@ class Plan:
             players=self.players,
             agent=agent if is_file_agent(agent) else "",
             own=True,
+            grace_s=self._grace_s(),
         )
+
+    def _grace_s(self) -> float:
+        return CHILD_S + more_s(self.players)
 
 
 def bind_hosts(options: HostOptions) -> list[str]:

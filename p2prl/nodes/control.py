@@ -47,7 +47,7 @@ class ControlLine:
         self.heard = loop.now()
         self.malformed = 0
         loop.on_readable(self._socket, self._on_readable)
-        self._timer = loop.every(_HELLO_S, self._say_hello, first_s=0.0)
+        self._timer = loop.every(_HELLO_S, self.say_hello, first_s=0.0)
 
     def send(self, message: m.Message, *bulk: Frame) -> bool:
         """Queue a message; False if the broker has been away for so long that nothing more is kept.
@@ -78,9 +78,10 @@ class ControlLine:
     def hello_again(self) -> None:
         """Introduce ourselves anew."""
         self.welcomed = False
-        self._say_hello()
+        self.say_hello()
 
-    def _say_hello(self) -> None:
+    def say_hello(self) -> None:
+        """Introduce ourselves, unless we were welcomed. The loop repeats it; before it runs, one may come first."""
         if not self.welcomed:
             self.send(self._hello())
 

@@ -22,6 +22,7 @@ from p2prl.nodes.charges import LOCAL, Plan, check_options
 from p2prl.nodes.claim import Claim, claim_block, first_claim
 from p2prl.nodes.control import ControlLine
 from p2prl.nodes.ending import check_goes_on, ended_at_once, note_reached, reached
+from p2prl.nodes.grace import Timetable
 from p2prl.nodes.options import HostOptions
 from p2prl.nodes.own_host import drop_base, note_base
 from p2prl.nodes.prepare import Prepared, keep, prepare, save_run_file
@@ -40,17 +41,6 @@ _ADVANCE_S = 0.05
 _REPEAT_S = 1.5
 #: `started` waits for mDNS to settle the name, but not longer than this.
 _NAME_S = 4.0
-
-# How the at most 5 s of an ending are spent, in seconds after it began. The trainer, which writes its last checkpoint,
-# has until _OTHERS_BY_S; what did not even come up has nothing to write.
-_FAREWELL_BY_S, _UNBORN_BY_S, _OTHERS_BY_S = 0.4, 1.2, 3.9
-#: The last figures wait for the members' goodbyes, which bring their last books.
-_LAST_STATUS_BY_S = 3.4
-#: A broker that has not said a word by then hangs.
-_MUTE_BY_S = 1.5
-#: The broker's own end begins last, and may take so long.
-_BROKER_S = 0.4
-_OVER_BY_S = 4.7
 
 
 class Host:
@@ -105,6 +95,7 @@ class Host:
         self._stage_at = self._stop_at = self._told_at = 0.0
         self._up_at: float | None = None
         self._started = False
+        self._by = Timetable.of(self.plan.players)
         self.network = Network()
         self.control = self._dial()
 
@@ -268,7 +259,7 @@ class Host:
         elif isinstance(message, m.CodeNews):
             self._on_code(message)
         elif isinstance(message, m.Stopping) and self._stage == "farewell":
-            self._enter("others")
+            self._enter("played")
 
     def _on_code(self, news: m.CodeNews) -> None:
         """The join code as it is now; it comes with each Welcome, too."""
@@ -333,7 +324,7 @@ class Host:
                 "broker", f"the broker has not answered for {silent_s:.0f} s, so it was killed"
             )
 
-    # --- ending: running -> farewell -> others -> last -> broker -> over
+    # --- ending: running -> farewell -> played -> others -> last -> broker -> over
 
     def stop(self, reason: str, text: str, exit_code: int = 0) -> None:
         """Begin to end; the first reason counts."""
@@ -349,11 +340,13 @@ class Host:
         if mean is not None:
             note_reached(self.prepared, mean)
         self.control.send(m.StopAsk(reason=reason, return_mean=mean))
-        self._enter("farewell" if self.supervisor.charges["broker"].up else "others")
+        self._enter("farewell" if self.supervisor.charges["broker"].up else "played")
 
     def _enter(self, stage: str) -> None:
         self._stage, self._stage_at = stage, self.loop.now()
-        if stage == "others":
+        if stage == "played":  # the shards are still there for the last bundles
+            self.supervisor.end(self.plan.played())
+        elif stage == "others":
             self.supervisor.end(self._others())
         elif stage == "last":
             self._ask_last_status()
@@ -366,28 +359,34 @@ class Host:
     def _advance_ending(self) -> None:
         now = self.loop.now()
         spent_s = now - self._stop_at
-        if self._stage == "farewell" and spent_s > _FAREWELL_BY_S:
-            self._enter("others")
-        elif self._stage == "others":
-            if spent_s > _UNBORN_BY_S:
-                self.supervisor.kill_unborn(self._others())
-            if spent_s > _OTHERS_BY_S:
-                self.supervisor.close(self._others(), 0.0)
-            if self.supervisor.ended(self._others()):
-                self._enter("last")
+        if self._stage == "farewell" and spent_s > self._by.farewell_s:
+            self._enter("played")
+        elif self._stage in ("played", "others"):
+            self._advance_others(spent_s)
         elif self._stage == "last":
             self._ask_last_status()
         elif self._stage == "broker" and (
-            self.supervisor.ended(["broker"]) or now - self._stage_at > _BROKER_S
+            self.supervisor.ended(["broker"]) or now - self._stage_at > self._by.broker_s
         ):
             self.loop.stop(self.exit_code)
+
+    def _advance_others(self, spent_s: float) -> None:
+        """All but the broker: first who plays, then who keeps what was played. The trainer ends beside them."""
+        if spent_s > self._by.unborn_s:
+            self.supervisor.kill_unborn(self._others())
+        if self._stage == "played" and (spent_s > self._by.played_s or self.supervisor.ended(["member"])):
+            self._enter("others")
+        if spent_s > self._by.others_s:
+            self.supervisor.close(self._others(), 0.0)
+        if self.supervisor.ended(self._others()):
+            self._enter("last")
 
     def _ask_last_status(self) -> None:
         now = self.loop.now()
         spent_s = now - self._stop_at
-        mute = self.pulse.silent_s(now) > spent_s > _MUTE_BY_S
+        mute = self.pulse.silent_s(now) > spent_s > self._by.mute_s
         gone = not self.supervisor.charges["broker"].up or self.supervisor.ended(["broker"])
-        if mute or gone or spent_s > _LAST_STATUS_BY_S:
+        if mute or gone or spent_s > self._by.last_status_s:
             self._enter("broker")
         else:
             self.control.send(m.StatusAsk())
@@ -406,7 +405,7 @@ class Host:
 
     def _close(self) -> None:
         self.supervisor.keep_no_longer()
-        self.supervisor.close(list(self.supervisor.charges), min(0.3, self._left_s()))
+        self.supervisor.close(list(self.supervisor.charges), min(self._by.close_s, self._left_s()))
         if self.announcer is not None:
             self.announcer.close(self._left_s())
         self.recorder.close(self.last)
@@ -419,7 +418,7 @@ class Host:
         """Seconds that an ending may still take."""
         if self._stage == "running":  # an error on the way
             return 0.3
-        return max(0.1, self._stop_at + _OVER_BY_S - self.loop.now())
+        return max(0.1, self._stop_at + self._by.over_s - self.loop.now())
 
 
 def _coded(text: str, exit_code: int) -> P2prlError:

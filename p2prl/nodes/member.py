@@ -13,6 +13,7 @@ import msgspec
 
 from p2prl import __version__
 from p2prl.core import messages as m
+from p2prl.core.rate import Rate
 from p2prl.errors import (
     MissingPackage,
     NoHostFound,
@@ -59,7 +60,7 @@ class Member:
         self.loop = loop
         self.reporter = reporter
         self.welcome: m.Welcome | None = None
-        self._rate, self.steps_per_s = (loop.now(), 0), 0.0
+        self._rate, self.steps_per_s = Rate(loop.now(), 0), 0.0
         #: When a player last moved; None before the first time.
         self._moved_at: float | None = None
         #: Of the last welcome that was reported.
@@ -136,6 +137,7 @@ class Member:
             self.outgoing.receipts(message)
         elif isinstance(message, m.HeartbeatAck):
             self.players.sync.heard(message.weights_version, self.loop.now())
+            self.outgoing.trainer = message.trainer
             self.outgoing.granted(message.grant_ticks)
         elif isinstance(message, m.Grant):
             self.outgoing.granted(message.grant_ticks)
@@ -163,7 +165,7 @@ class Member:
         self.welcome = self.feed.welcome = welcome
         if known is None:
             self.outgoing.begin(welcome.run)
-            self._rate = (self.loop.now(), self.outgoing.steps)
+            self._rate = Rate(self.loop.now(), self.outgoing.steps)
             self._say_cost(welcome.run)
             if self.outgoing.continues:
                 # The host must know whose books go on in ours before it sees any of them. Over a new connection: on
@@ -214,7 +216,7 @@ class Member:
             text += f", {kept} are kept in the spool in case that it comes back"
         self.reporter.log("warning", "member", text)
         self.welcome = self.feed.welcome = self._joined_term = self._moved_at = None
-        self._rate = (self.loop.now(), 0)
+        self._rate = Rate(self.loop.now(), 0)
         self._seats = []
         self.control.hello_again()
 
@@ -249,10 +251,7 @@ class Member:
 
     def _each_second(self) -> None:
         now = self.loop.now()
-        then, steps = self._rate
-        rate = (self.outgoing.steps - steps) / max(1e-6, now - then)
-        self.steps_per_s = rate if self.steps_per_s == 0.0 else 0.5 * self.steps_per_s + 0.5 * rate
-        self._rate = (now, self.outgoing.steps)
+        self.steps_per_s = self._rate.look(now, self.outgoing.steps)
         self.outgoing.each_second(self.control.silent_s())
         self._tell_about_players()
         if self.welcome is not None and self.control.welcomed:
@@ -410,8 +409,8 @@ class Member:
         self.volunteer.forget()
         self.players.stop()
         self.outgoing.close()
-        if self.left.reason == "signal" and self.control.welcomed and self.control.silent_s() < _PRESENT_S:
-            # What is under way will be stored, and should be counted so; after a run's end no shard would answer.
+        if self._is_heard_to_the_end() and self.control.silent_s() < _PRESENT_S:
+            # What is under way will be stored, and should be counted so.
             self.loop.run_on(lambda: self.outgoing.outbox.in_flight == 0, _LAST_RECEIPTS_S)
         self._keep()
         books = self.outgoing.books()
@@ -423,12 +422,20 @@ class Member:
         self.lookout.close()
         self.network.close()
 
+    def _is_heard_to_the_end(self) -> bool:
+        """The shards are there for as long as we are: a host ends them after its own member, and without a word to it
+        for others."""
+        return self.control.welcomed and (self.left.reason == "signal" or self.config.own)
+
     def _keep(self) -> None:
         outgoing = self.outgoing
         if not outgoing.spool.active and self.left.text in _FINISHED:
             return
         kept, lost = outgoing.keep()
-        if lost > 0:
+        if lost > 0 and self.config.own:
+            text = f"dropped {many(lost, 'bundle')} that had not been sent when the run ended"
+            self.reporter.log("info", "member", text)
+        elif lost > 0:
             text = f"dropped {many(lost, 'bundle')} without a receipt: there is no spool"
             self.reporter.log("warning", "member", text)
         if kept:

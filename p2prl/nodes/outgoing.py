@@ -16,7 +16,7 @@ from pathlib import Path
 
 from p2prl.core import messages as m
 from p2prl.core.outbox import Effect, Forget, Name, Outbox, Send
-from p2prl.core.spool import Account, Rules, in_words, is_away
+from p2prl.core.spool import Account, Rules, is_away
 from p2prl.net.loop import Loop, Timer
 from p2prl.net.sockets import Frame, Network
 from p2prl.nodes.pushes import Pushes
@@ -24,7 +24,7 @@ from p2prl.nodes.spool import Spool
 from p2prl.nodes.spool_file import Entry
 from p2prl.nodes.wiring import MemberConfig
 from p2prl.wire import frames
-from p2prl.words import Repeats, many
+from p2prl.words import Repeats, many, sized
 
 _TICK_S = 0.02
 #: Bundles that are taken out of the spool before others are looked after.
@@ -57,6 +57,7 @@ class Outgoing:
         boot_id: names this member's life, or its part for one run.
         steps, episodes: of the books' account.
         away: the host is not there, and bundles go to the spool.
+        trainer: why the trainer takes nothing, by the host's last word; empty if it is only behind.
     """
 
     def __init__(
@@ -80,14 +81,13 @@ class Outgoing:
         self.boot_id = self.account = secrets.token_hex(8)
         self.run: m.RunSpec | None = None
         self.steps = self.episodes = 0
-        self.away = False
+        self.away, self.trainer, self._closing = False, "", False
         self.outbox = Outbox(1, 1)
         self.spool = self._open_spool("", Rules(0, 0), None)
         self._held: dict[int, _Held] = {}
         self._up_at = self._loop.now()
         #: The books changed in a way that the bundles in the spool do not tell.
         self._unnoted = False
-        self._closing = False
         #: What became of spooled bundles since the spool came into use.
         self._ended: Counter[str] = Counter()
         self._refusals = Repeats()
@@ -167,12 +167,12 @@ class Outgoing:
         if self.room:
             return ""
         if spool.active and self.away:
-            size = in_words(spool.size_bytes)
-            return f"the spool is full ({many(spool.count, 'bundle')}, {size}): players wait for the host"
+            held = f"{many(spool.count, 'bundle')}, {sized(spool.size_bytes)}"
+            return f"the spool is full ({held}): players wait for the host"
         if spool.active and spool.waiting:
             return f"the spool goes first: {many(spool.waiting, 'bundle')}"
         if self.outbox.gated:
-            return "the trainer is behind: players wait for it"
+            return f"{self.trainer or 'the trainer is behind'}: players wait for it"
         return f"the window is full: {many(self.outbox.pending, 'bundle', 'waits', 'wait')} for a shard"
 
     def _account(self) -> Account:
@@ -255,7 +255,7 @@ class Outgoing:
         if self.spool.active:
             self._spool_window()
         if self.away and not was_away and self.spool.enabled:
-            bound = in_words(self.spool.rules.bound_bytes)
+            bound = sized(self.spool.rules.bound_bytes)
             text = f"the host is away: sessions go to the spool until it is back (at most {bound})"
             self._say("warning", "member", text)
         if was_away and not self.away:
@@ -281,7 +281,7 @@ class Outgoing:
 
     def _say_what_waits(self, what: str) -> None:
         if self.spool.count:
-            size = in_words(self.spool.size_bytes)
+            size = sized(self.spool.size_bytes)
             self._say("info", "member", f"{many(self.spool.count, 'bundle')} ({size}) {what}")
 
     def _spool_window(self) -> None:

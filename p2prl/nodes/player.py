@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -60,6 +60,10 @@ _FIRST_CREDIT = 2
 _BACKLOG = 4
 
 
+class _AskedToEnd(Exception):
+    """In the middle of a bundle. What was played of it counts for nothing, and nobody waits for the rest."""
+
+
 class Player:
     """One loop: take weights and credit, play one bundle, hand it over."""
 
@@ -84,6 +88,7 @@ class Player:
         self._weights = WeightsDecoder()
         #: How many of the rollout's warnings were passed on.
         self._warned = 0
+        self._closers: list[Callable[[], None]] = []
         self.network = Network()
         self.socket = self.network.client(
             "dealer", config.endpoint, config.keys if config.keys.public else None, config.server_key, _LIMITS
@@ -121,6 +126,7 @@ class Player:
                 rank=self.rank,
                 seed=int(sequence.generate_state(1)[0]),
             )
+        self._closers.append(self.rollout.close)
         self.evaluator = Evaluator(
             self.rank,
             make_env,
@@ -131,6 +137,7 @@ class Player:
             lambda message: self.socket.send([frames.encode(message)]),
             self.loop.now,
         )
+        self._closers.append(self.evaluator.close)
         hello = m.PlayerHello(
             rank=self.rank, env_hash=source_hash(make_env.source), agent_hash=source_hash(cls)
         )
@@ -159,6 +166,15 @@ class Player:
             advice = "copy it to this machine and name it: p2prl join --agent FILE:CLASS"
             raise UsageError(f"the host's agent is a file, {run.agent_name}; {advice}")
         return resolve_agent(own or run.agent_name, provided_by="" if own else run.agent_package)
+
+    def close(self) -> None:
+        """Close the environments and the socket."""
+        for close in self._closers:
+            try:
+                close()
+            except Exception as error:  # noqa: BLE001 - an environment may raise anything
+                log.debug("an environment did not close: %s", raised(error))
+        self.network.close()
 
     def fail(self, error: P2prlError) -> None:
         """Tell the member why this player cannot go on."""
@@ -198,17 +214,27 @@ class Player:
         blocked = self.backlog or (self.run.fresh and not self._has_credit())
         if self.version < 0 or (self.run.when_full == "wait" and blocked):
             return self.evaluator.turn()  # weights or credit will come as a message
-        self._hand_over(self._play())
+        try:
+            bundle = self._play()
+        except _AskedToEnd:
+            return False
+        self._hand_over(bundle)
         return True
+
+    def _after_tick(self) -> None:
+        if self.loop.stopping():
+            raise _AskedToEnd
+        if self.evaluator.busy:
+            self.evaluator.tick()
 
     def _play(self) -> Bundle:
         try:
-            bundle = self.rollout.collect(self.evaluator.tick if self.evaluator.busy else None)
+            bundle = self.rollout.collect(self._after_tick)
             self._own_columns.check(bundle.columns)
             return bundle
         except OutsideSpace as error:
             raise AgentFailed(f"{self.run.agent_name} acted outside its space: {error}") from error
-        except P2prlError:
+        except (P2prlError, _AskedToEnd):
             raise
         except Exception as error:
             # Environments' errors come as EnvironmentFailed: this one is the agent's.
@@ -368,7 +394,7 @@ def child_main() -> int:
             player.fail(error)
             return 1
         finally:
-            player.network.close()
+            player.close()
             remove_orphaned_socket(config.endpoint, member_pid)
 
     return run_child(PlayerConfig, main)

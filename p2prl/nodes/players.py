@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 from collections.abc import Callable
@@ -16,13 +15,12 @@ from p2prl.net.keys import KeyPair, new_key_pair
 from p2prl.net.loop import Loop
 from p2prl.net.sockets import Frame, Limits, Network, Socket
 from p2prl.nodes.child import ONE_THREAD, Child, Exited, LogLine, end_all
+from p2prl.nodes.grace import PLAYERS_S, more_s
 from p2prl.nodes.process import ChildEvent
 from p2prl.nodes.wiring import PlayerConfig
 from p2prl.python_warnings import Once
 from p2prl.wire import frames
 from p2prl.wire.keyframes import Stock
-
-log = logging.getLogger("p2prl")
 
 _LIMITS = Limits(message_bytes=-1, send_messages=10, receive_messages=100)
 #: Bundles that a player may hold unanswered; it is answered when it holds as many, or waits for the answer (fresh).
@@ -197,10 +195,12 @@ class Players:
                 slot.unanswered = 0
                 self._send(slot, [frames.encode(m.PlayerCredit(serial=slot.serial, credit=_CREDIT))])
 
-    def stop(self, timeout_s: float = 2.0) -> None:
-        """End all players, by force after `timeout_s`."""
-        children = [slot.child for slot in self._slots.values() if slot.child is not None]
-        end_all(children, timeout_s)
+    def stop(self) -> None:
+        """End all players, by force if that takes too long, or where nothing was begun."""
+        seated = [(slot.child, slot.ready) for slot in self._slots.values() if slot.child is not None]
+        for child in (child for child, ready in seated if not ready):
+            child.kill()
+        end_all([child for child, ready in seated if ready], PLAYERS_S + more_s(len(seated)))
         for index, slot in self._slots.items():
             self.sync.player_left(index)
             self._drain(slot, index)

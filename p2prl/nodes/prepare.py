@@ -42,7 +42,7 @@ from p2prl.replay.storage import kept_bytes
 from p2prl.settings import EXPERIMENT_FILE, RUN_FILE, dump_experiment, slug
 from p2prl.wire.bundle import check_slots
 from p2prl.wire.columns import CODECS
-from p2prl.words import many
+from p2prl.words import many, sized
 
 #: What is left to the machine's owner beside the replay buffer.
 _SPARE_BYTES = 200_000_000
@@ -198,11 +198,11 @@ def check_memory(schema: SessionSchema, replay: ReplaySpec) -> None:
     )
     taken = replay.capacity_bytes + beside
     if taken + _SPARE_BYTES > free:
-        with_them = f", {beside / 1e6:.0f} MB of it for priorities" if beside else ""
+        with_them = f", {sized(beside)} of it for priorities" if beside else ""
         least = int((free - _SPARE_BYTES) * replay.capacity_bytes / taken) // 2
         raise LimitsForbid(
-            f"the replay buffer may take {taken / 1e6:.0f} MB ({many(room_ticks, 'tick')}{with_them}) and "
-            f"{free / 1e6:.0f} MB are free: use --set replay.capacity_bytes={max(0, least)}"
+            f"the replay buffer may take {sized(taken)} ({many(room_ticks, 'tick')}{with_them}) and "
+            f"{sized(free)} are free: use --set replay.capacity_bytes={max(0, least)}"
         )
 
 

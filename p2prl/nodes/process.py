@@ -8,6 +8,7 @@ so no orphan holds a port or a log. Standard output carries one JSON event a lin
 from __future__ import annotations
 
 import base64
+import gc
 import logging
 import os
 import signal
@@ -29,10 +30,9 @@ from p2prl.errors import (
 )
 from p2prl.net.loop import Loop
 from p2prl.net.sockets import PortTaken
+from p2prl.nodes.grace import CHILD_S
 from p2prl.python_warnings import one_line_each
 
-#: A child that has not ended this long after its parent's end is ended by force.
-_GRACE_S = 4.0
 LOG_FORMAT = "%(levelname)s %(message)s"
 
 #: Errors that another start of the same process cannot mend.
@@ -73,7 +73,10 @@ def emit(kind: str, text: str = "", exit_code: int = 0, **data: Any) -> None:
 
 
 def run_child(config_type: type[ConfigT], main: Callable[[ConfigT, Loop], int]) -> int:
-    """Read the config, watch the parent, run `main`; returns the exit code."""
+    """Read the config, watch the parent, run `main`; returns the exit code.
+
+    A config may have a `grace_s`: a child that has not ended that long after its parent's end is ended by force.
+    """
     # Ctrl-C does not reach us (see child.py), but the SIGTERM of a service manager may be for all processes at once:
     # the parent ends us in order, after it has had our last figures.
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -84,7 +87,15 @@ def run_child(config_type: type[ConfigT], main: Callable[[ConfigT, Loop], int]) 
     config = decode_config(line, config_type)
     _allow_many_connections()
     loop = Loop()
-    threading.Thread(target=_watch_parent, args=(loop,), name="parent-watch", daemon=True).start()
+    grace_s = getattr(config, "grace_s", CHILD_S)
+    threading.Thread(target=_watch_parent, args=(loop, grace_s), name="parent-watch", daemon=True).start()
+    try:
+        return _guarded(main, config, loop)
+    finally:
+        gc.freeze()  # else the interpreter looks through all objects once more: most of what an end takes
+
+
+def _guarded(main: Callable[[ConfigT, Loop], int], config: ConfigT, loop: Loop) -> int:
     try:
         return main(config, loop)
     except P2prlError as error:
@@ -125,11 +136,11 @@ def configure_logging(verbose: bool) -> logging.Logger:
     return log
 
 
-def _watch_parent(loop: Loop) -> None:
+def _watch_parent(loop: Loop, grace_s: float) -> None:
     # Read the descriptor itself: a daemon thread blocked inside sys.stdin's lock would abort the interpreter's exit.
     while os.read(0, 4096):
         pass
     loop.stop(0)
     # Not a join: the main thread may be inside an environment's step, which cannot be interrupted.
-    threading.Event().wait(_GRACE_S)
+    threading.Event().wait(grace_s)
     os._exit(1)

@@ -15,12 +15,12 @@ from pathlib import Path
 
 from p2prl.core.messages import PlayerBundle
 from p2prl.core.outbox import Name
-from p2prl.core.spool import FULL, UNREADABLE, Account, Record, Recovery, Rules, Snapshot, in_words
+from p2prl.core.spool import FULL, UNREADABLE, Account, Record, Recovery, Rules, Snapshot
 from p2prl.nodes.spool_books import SnapshotFile
 from p2prl.nodes.spool_file import Entry, Frame, Segments, body_crc, size_on_disk
 from p2prl.nodes.spool_others import Others
 from p2prl.nodes.spool_queue import TRIES, Queue
-from p2prl.words import many
+from p2prl.words import many, sized
 
 _RUN_ID = re.compile(r"[a-z0-9-]{1,64}")
 
@@ -307,10 +307,10 @@ class Spool:
         return True
 
     def _why_full(self, lack: str) -> str:
-        have = f"{many(self.count, 'bundle')}, {in_words(self.size_bytes)}"
+        have = f"{many(self.count, 'bundle')}, {sized(self.size_bytes)}"
         if lack == "bound":
-            return f"the spool is full ({have}): --spool allows {in_words(self.rules.bound_bytes)}"
-        free = in_words(self.rules.keep_free_bytes)
+            return f"the spool is full ({have}): --spool allows {sized(self.rules.bound_bytes)}"
+        free = sized(self.rules.keep_free_bytes)
         return f"the spool takes no more ({have}): {free} of the disk stay free"
 
     # --- what does not work

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from p2prl.core.spool import KEEP_S, Other, first_to_go, in_words, too_old
+from p2prl.core.spool import KEEP_S, Other, first_to_go, too_old
 from p2prl.nodes.spool_books import SnapshotFile
-from p2prl.words import many
+from p2prl.words import many, sized
 
 _DAY_S = 24 * 3600.0
 
@@ -35,9 +35,7 @@ class Others:
             self._delete(other, f"its run did not come back in {KEEP_S / _DAY_S:.0f} days")
         waiting = sum(other.pending for other in self._others)
         if waiting:
-            text = (
-                f"the spool also holds {many(waiting, 'bundle')} of other runs ({in_words(self.size_bytes)})"
-            )
+            text = f"the spool also holds {many(waiting, 'bundle')} of other runs ({sized(self.size_bytes)})"
             when = f"they go when such a run's host is joined, or after {KEEP_S / _DAY_S:.0f} days"
             self._say("info", f"{text}; {when}")
 

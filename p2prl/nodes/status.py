@@ -55,7 +55,7 @@ def build_status(view: StatusView) -> m.StatusReply:
         term=broker.saved.term,
         env=broker.run.env_id,
         agent=broker.run.agent_name,
-        uptime_s=view.now - broker.started,
+        uptime_s=broker.config.up_s + view.now - broker.started,
         steps=broker.desk.steps,
         steps_per_s=broker.steps_per_s,
         episodes=broker.episodes.count,
@@ -119,6 +119,10 @@ def trainer_state(report: m.TrainerReport, silent_s: float, nodes: Sequence[m.No
     """
     if report.state == "failed":
         return "failed", report.reason
+    if (
+        report.state == "starting"
+    ):  # it imports, reads and makes, and says nothing meanwhile; its host watches over it
+        return "starting", "the trainer is starting"
     if silent_s > _TRAINER_SILENT_S:
         return "stalled", f"the trainer was not heard for {silent_s:.0f} s"
     if report.state != "stalled":

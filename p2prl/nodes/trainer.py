@@ -72,9 +72,8 @@ class Trainer:
         #: Of the publication under way: the state behind a candidate, and whether its weights are new.
         self._behind: checkpoint.Snapshot | None = None
         self._changed = False
-        self._saved_updates = -1
+        self._saved_updates = self._term = -1
         self._disk = DiskTrouble("checkpoints")
-        self._term = -1
         self.guard = Guard(self.folder)
         self.standstill = Standstill(loop.now())
         #: Why this process ends, in a line; empty while all is well.
@@ -109,6 +108,7 @@ class Trainer:
 
     def start(self) -> None:
         """Make the learner, which may import torch; then take back a checkpoint, if there is one."""
+        self.control.say_hello()  # it goes out meanwhile: the broker is to know that we are starting
         config = self.config
         self.device, self.learner = learner_of(config)
         cls = resolve_agent(config.agent)

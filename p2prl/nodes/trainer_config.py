@@ -7,6 +7,7 @@ import msgspec
 from p2prl.core.messages import RunSpec
 from p2prl.learn.contracts import ReplaySpec
 from p2prl.net.keys import KeyPair
+from p2prl.nodes.grace import CHILD_S
 
 
 class TrainerConfig(msgspec.Struct, frozen=True):
@@ -18,6 +19,7 @@ class TrainerConfig(msgspec.Struct, frozen=True):
         rings: descriptors of the memory that each shard writes (nodes/rings.py); none if samples come through sockets.
         shard_bytes: capacity of each shard.
         check: a checkpoint's folder: only look whether it fits, and end; empty to train.
+        grace_s: what it has for its end.
     """
 
     run: RunSpec
@@ -37,3 +39,4 @@ class TrainerConfig(msgspec.Struct, frozen=True):
     rings: list[int] = []
     shard_bytes: int = 0
     check: str = ""
+    grace_s: float = CHILD_S

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 
+import msgspec
+
 from p2prl.core import messages as m
 from p2prl.core.standstill import LOUD, Alarm
 from p2prl.nodes.status import StatusView, node_rows, trainer_state
@@ -14,6 +16,24 @@ log = logging.getLogger("p2prl")
 _FAILED_S = 60.0
 
 
+#: Updates may take as long, and nothing is heard meanwhile.
+_UNHEARD_S = 4.0
+
+
+def absence(report: m.TrainerReport, silent_s: float) -> str:
+    """Why players wait for the trainer, for them to be told; empty if it is only behind.
+
+    Args:
+        report: its last word.
+        silent_s: seconds since then.
+    """
+    if report.state == "failed":
+        return "the trainer failed"
+    if report.state == "starting":
+        return "the trainer is starting"
+    return "the trainer does not answer" if silent_s > _UNHEARD_S else ""
+
+
 class TrainerWatch:
     """Fed with each report, and asked for the state."""
 
@@ -22,6 +42,14 @@ class TrainerWatch:
         self._failures = 0
         self._failed_at = -1e9
         self._text = ""
+        self._boot = ""
+
+    def greeted(self, last: m.TrainerReport, boot_id: str) -> m.TrainerReport:
+        """A trainer introduced itself: the last report as it is now. If it is another one, it is not training yet."""
+        if boot_id == self._boot:
+            return last
+        self._boot = boot_id
+        return msgspec.structs.replace(last, state="starting", reason="")
 
     def reported(self, before: m.TrainerReport, report: m.TrainerReport, now: float) -> None:
         """The trainer said something. `before`: what it had said last."""

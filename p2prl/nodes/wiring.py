@@ -10,6 +10,7 @@ import msgspec
 from p2prl.core.membership import MAX_MEMBERS
 from p2prl.core.messages import CodeNews, RunSpec, Seat
 from p2prl.net.keys import KeyPair
+from p2prl.nodes.grace import CHILD_S
 from p2prl.replay.params import ReplayKind
 
 
@@ -44,6 +45,7 @@ class BrokerConfig(msgspec.Struct, frozen=True):
         max_members: members at a time.
         last_term: the highest term that this run had, as its host knows it: the file may lack it, if the disk is full.
         eval_share, eval_episodes: as in `[play]`.
+        up_s: for how long its host had been up when it was started.
     """
 
     run: RunSpec
@@ -67,6 +69,7 @@ class BrokerConfig(msgspec.Struct, frozen=True):
     last_term: int = 0
     eval_share: float = 0.0
     eval_episodes: int = 1
+    up_s: float = 0.0
 
 
 class ShardConfig(msgspec.Struct, frozen=True):
@@ -76,6 +79,7 @@ class ShardConfig(msgspec.Struct, frozen=True):
         fsync_interval_s: the most seconds of acknowledged sessions that a power cut may take.
         node_bytes_per_s, node_bundles_per_s: what this shard takes of one node; 0 for no limit.
         ring: the descriptor of memory that the trainer reads (nodes/rings.py); -1 for none.
+        grace_s: what it has for its end.
     """
 
     run: RunSpec
@@ -94,6 +98,7 @@ class ShardConfig(msgspec.Struct, frozen=True):
     node_bytes_per_s: float = 0.0
     node_bundles_per_s: float = 0.0
     ring: int = -1
+    grace_s: float = CHILD_S
 
 
 class MemberConfig(msgspec.Struct, frozen=True):
@@ -107,6 +112,7 @@ class MemberConfig(msgspec.Struct, frozen=True):
         spool_bytes: of disk that sessions may take while the host is away; 0 for none.
         spool_folder: where they are kept; empty for nowhere.
         keep_free_bytes: of the disk that are left to everybody else.
+        grace_s: what it has for its end, and that of its players.
     """
 
     host: str
@@ -123,6 +129,7 @@ class MemberConfig(msgspec.Struct, frozen=True):
     spool_bytes: int = 0
     spool_folder: str = ""
     keep_free_bytes: int = 1_000_000_000
+    grace_s: float = CHILD_S
 
 
 class PlayerConfig(msgspec.Struct, frozen=True):

@@ -18,6 +18,7 @@ from p2prl.replay.storage import Drawn, RingStore, Sample, check_ask, ring_capac
 from p2prl.replay.sumtree import SumTree, draw, tree_bytes
 from p2prl.wire.blocks import Array, Buffer
 from p2prl.wire.bundle import Opened
+from p2prl.words import sized
 
 #: What a new session gets as long as no priority was seen.
 FIRST = 1.0
@@ -49,7 +50,7 @@ class PrioritisedStore(RingStore):
         except MemoryError as error:
             size = tree_bytes(self.capacity * self._places)
             raise LimitsForbid(
-                f"no memory for {size / 1e6:.0f} MB of priorities a shard; set replay.capacity_bytes lower"
+                f"no memory for {sized(size)} of priorities a shard; set replay.capacity_bytes lower"
             ) from error
         self._quarantined: frozenset[str] = frozenset()
         #: The highest priority seen in any shard; 0 for none.

@@ -23,6 +23,7 @@ from p2prl.wire.blocks import Array
 from p2prl.wire.bundle import Opened
 from p2prl.wire.pictures import Slots, is_pictures
 from p2prl.wire.stills import Still
+from p2prl.words import sized
 
 #: Bytes of one sample, so that a wrong `count` or `window` cannot take the machine's memory.
 MAX_SAMPLE_BYTES = 1024 * 1024 * 1024
@@ -178,7 +179,7 @@ class RingStore:
         except (MemoryError, ValueError) as error:
             size = self.capacity * sum(kept_bytes(schema))
             raise LimitsForbid(
-                f"no memory for a replay of {size / 1e6:.0f} MB a shard; set replay.capacity_bytes lower"
+                f"no memory for a replay of {sized(size)} a shard; set replay.capacity_bytes lower"
             ) from error
         names = [column.name for column in schema.columns]
         flags = self._columns[names.index(FLAGS)] if FLAGS in names else None

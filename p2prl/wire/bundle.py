@@ -10,6 +10,7 @@ from p2prl.errors import LocalProtocolError, RemoteProtocolError, UsageError
 from p2prl.wire.blocks import Array, Buffer, dtype_name
 from p2prl.wire.columns import CODECS, ColumnPacker, developed, open_pictures, unpack_column
 from p2prl.wire.pictures import Slots, check_blocks, is_pictures
+from p2prl.words import sized
 
 #: A bundle's columns by name, as `open_bundle` gives them.
 Opened = Mapping[str, Array | Slots]
@@ -220,6 +221,6 @@ def check_slots(schema: SessionSchema, slots: int) -> None:
         most = MAX_DECODED_BYTES // each
         fewer = f"--envs {most} or less, or " if most else ""
         raise UsageError(
-            f"--envs {slots} makes bundles of {each * slots / 1e6:,.0f} MB where {MAX_DECODED_BYTES / 1e6:,.0f} MB "
+            f"--envs {slots} makes bundles of {sized(each * slots)} where {sized(MAX_DECODED_BYTES)} "
             f"are possible: use {fewer}a smaller replay.ticks"
         )

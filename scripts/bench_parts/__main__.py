@@ -1,58 +1,34 @@
-"""How fast p2prl is: ours beside the limit and beside others, part by part. Without names: all but those that `--list`
-calls "by name only", in 15 minutes.
-
-Figures are medians of some turns, with their range. Ours, the limit and the peers take turns in one run on one machine,
-so the ratios are what counts.
-"""
+"""Measures the parts that were asked for, as arguments.py reads them, and prints and writes their rows."""
 
 from __future__ import annotations
 
-import argparse
+import shutil
 import signal
 import sys
 import time
-from pathlib import Path
 
 from bench_parts import judge, results
+from bench_parts.arguments import parsed
 from bench_parts.judge import Row
 from bench_parts.kinds import Unavailable
-from bench_parts.rows import Part, chosen, listed
+from bench_parts.rows import Part
+
+_WIDTH = 120
 
 
 def main() -> int:
     """0 if no bar was missed, or with --quick, which says nothing of bars."""
-    parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
-    parser.add_argument("parts", nargs="*", metavar="PART", help="as --list names them")
-    parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="write one row a case there, too, as one array"
-    )
-    parser.add_argument(
-        "--list", action="store_true", help="name the parts, and how long each takes, and end"
-    )
-    parser.add_argument(
-        "--quick", action="store_true", help="a second or two a case, to see that all of it runs"
-    )
-    parser.add_argument("--setup", action="store_true", help="install the peers, and p2prl[bench], and end")
-    options = parser.parse_args()
+    options = parsed(sys.argv[1:])
     if options.setup:
         from bench_parts.peers import set_up
 
         return set_up(_say)
-    try:
-        parts = chosen(options.parts)
-    except ValueError as error:
-        parser.error(str(error))
-    if options.list:
-        sys.stdout.write(listed())
-        return 0
-    if options.json is not None and not options.json.absolute().parent.is_dir():
-        parser.error(f"--json {options.json}: there is no folder {options.json.parent}")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # it, too, ends the children first
     rows: list[Row] = []
     notes: dict[str, str] = {}
     began = time.monotonic()
     try:
-        for part in parts:
+        for part in options.parts:
             _measure(part, options.quick, rows, notes)
             if options.json is not None:
                 results.write(options.json, rows)
@@ -61,7 +37,7 @@ def main() -> int:
     finally:
         if options.json is not None:
             results.write(options.json, rows)
-        sys.stdout.write(f"{results.text(rows, notes)}\n")
+        sys.stdout.write(f"{results.text(rows, notes, _width())}\n")
     _say(
         f"{time.monotonic() - began:.0f} s" + (", quick: these figures say nothing" if options.quick else "")
     )
@@ -83,6 +59,11 @@ def _measure(part: Part, quick: bool, rows: list[Row], notes: dict[str, str]) ->
         _say(f"{part.name}: {error}")
         notes[part.name] = str(error)
     _say(f"{part.name}: {time.monotonic() - began:.0f} s")
+
+
+def _width() -> int:
+    """Columns of the table: as many as the terminal has, but no more than are easy to read."""
+    return min(_WIDTH, shutil.get_terminal_size((_WIDTH, 0)).columns)
 
 
 def _say(text: str) -> None:

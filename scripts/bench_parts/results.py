@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench_parts._lan import table
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
 from bench_parts.judge import Figure, Row
 
-_TITLES = (
-    "part",
-    "case",
-    "unit",
-    "ours",
-    "limit",
-    "peer",
-    "ratio limit",
-    "ratio peer",
-    "bar",
-    "ok",
-    "peer's name",
-)
+_TITLES = ("ours", "limit", "peer", "of limit", "x peer", "bar", "ok")
+#: The narrowest table that can be read.
+_LEAST_WIDTH = 60
 
 
 def write(path: Path, rows: Sequence[Row]) -> None:
@@ -33,29 +27,51 @@ def write(path: Path, rows: Sequence[Row]) -> None:
     part.replace(path)
 
 
-def text(rows: Sequence[Row], notes: Mapping[str, str]) -> str:
-    """The table for people, and what there is to say about its rows.
+def text(rows: Sequence[Row], notes: Mapping[str, str], width: int) -> str:
+    """The table for people, and below it, numbered, what there is to say about its rows: who the peers were, and notes.
 
     Args:
-        notes: by "part: case".
+        notes: by "part: case"; of a part that gave no row by "part".
+        width: columns; what does not fit into one goes on in the next line.
     """
-    cells = [
-        [
-            row["part"],
-            row["case"],
-            row["unit"],
-            *(spread(row[name]) for name in ("ours", "limit", "peer", "ratio_limit", "ratio_peer")),
-            row["bar"] or "-",
-            {True: "yes", False: "NO", None: "-"}[row["ok"]],
-            row["peer_name"] or "-",
-        ]
-        for row in rows
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
+    table.add_column("case", min_width=width // 4, overflow="fold")
+    for title in _TITLES:
+        table.add_column(title, justify="right", overflow="fold")
+    said: dict[str, int] = {}
+    left, part = dict(notes), ""
+    for row in rows:
+        told = [note for note in (row["peer_name"], left.pop(f"{row['part']}: {row['case']}", None)) if note]
+        numbers = [said.setdefault(note, len(said) + 1) for note in told]
+        if row["part"] != part:
+            part = row["part"]
+            table.add_row(Text(part))
+        table.add_row(*(Text(cell) for cell in _cells(row, numbers)))
+    lines = [f"{number}: {note}" for note, number in said.items()]
+    lines += [f"{name}: {note}" for name, note in left.items()]
+    return _drawn([table, *(Text(line) for line in ["", *lines] if lines)], max(_LEAST_WIDTH, width))
+
+
+def _cells(row: Row, numbers: Sequence[int]) -> list[str]:
+    marks = "".join(f" [{number}]" for number in numbers)
+    return [
+        f"  {row['case']}{marks}",
+        _with_unit(row["ours"], row["unit"]),
+        spread(row["limit"]),
+        spread(row["peer"]),
+        _middle(row["ratio_limit"]),
+        _middle(row["ratio_peer"]),
+        row["bar"] or "-",
+        {True: "yes", False: "NO", None: "-"}[row["ok"]],
     ]
-    said: dict[str, list[str]] = {}
-    for name, note in notes.items():
-        said.setdefault(note, []).append(name)
-    lines = [f"{', '.join(names)}: {note}" for note, names in said.items()]
-    return "\n".join([table(_TITLES, cells), *([""] if lines else []), *lines])
+
+
+def _drawn(parts: Sequence[RenderableType], width: int) -> str:
+    file = io.StringIO()
+    console = Console(file=file, width=width, color_system=None, highlight=False)
+    for part in parts:
+        console.print(part)
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
 
 
 def markdown(rows: Sequence[Row]) -> str:

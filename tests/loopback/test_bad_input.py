@@ -47,7 +47,7 @@ def test_a_buffer_that_does_not_fit_is_refused_with_its_size(tmp_path: Path) -> 
     base = kit.free_base()
     with kit.host(tmp_path, "chain", "--set", "replay.capacity_bytes=50TB", port=base) as program:
         assert program.wait(20) == 7
-    assert "50000000 MB" in program.stderr
+    assert "50 TB" in program.stderr
     assert "are free: use --set replay.capacity_bytes=" in program.stderr
     assert not (tmp_path / "results").exists()
 

@@ -58,7 +58,9 @@ def test_slots_whose_bundles_cannot_be_sent_are_refused_before_anything_is_playe
         tmp_path, *large, "--envs", "16", "--players", "0", name=f"l{base}", port=base, cwd=kit.ROOT
     ) as host:
         assert host.wait(30) == 2
-    assert "--envs 16 makes bundles of 272 MB where 268 MB are possible: use --envs 15 or less" in host.stderr
+    assert (
+        "--envs 16 makes bundles of 272 MB where 268.4 MB are possible: use --envs 15 or less" in host.stderr
+    )
     assert not (tmp_path / "results").exists()
     with kit.host(
         tmp_path, *large, "--envs", "1", "--players", "0", name=f"l{base}", port=base, cwd=kit.ROOT
@@ -67,7 +69,7 @@ def test_slots_whose_bundles_cannot_be_sent_are_refused_before_anything_is_playe
         target = f"127.0.0.1:{base}"
         with kit.join(tmp_path, "--envs", "100", target=target, agent=kit.IDLE, cwd=kit.ROOT) as joiner:
             assert joiner.wait(30) == 1
-        assert "--envs 100 makes bundles of 1,700 MB" in joiner.stderr
+        assert "--envs 100 makes bundles of 1.7 GB" in joiner.stderr
         assert host.end() == 0
 
 

@@ -37,6 +37,8 @@ def test_weights_and_members_come_back_after_the_broker_was_killed(tmp_path: Pat
     assert versions == sorted(versions), "a version came back"
     steps = [event["steps"] for event in host.of("progress")]
     assert steps == sorted(steps), "steps were forgotten"
+    uptimes = [event["uptime_s"] for event in host.of("progress")]
+    assert uptimes == sorted(uptimes), "the host has been up all the while"
 
 
 def test_a_member_of_a_killed_host_plays_for_the_next_run_on_the_same_host(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -51,8 +53,35 @@ def test_a_player_that_may_not_wait_keeps_the_newest(
     tmp_path: Path, preset: str, sent: int, kept: int
 ) -> None:
     """Of an on-policy agent one alone: older ones would be learned from before it. Of others some."""
+    with playing(tmp_path, preset) as (player, member, loop):
+        while player.serial < 10:  # all this time it has no room
+            assert player._work()
+        assert loop.run_on(lambda: len(member.serials) == sent and member.dropped == 10 - sent - kept, 10)
+        assert member.serials == list(range(1, sent + 1))
+        for number in range(kept):  # each is answered, so there is room for one more
+            member.say(m.PlayerCredit(serial=member.serials[-1], credit=1))
+            assert loop.run_on(lambda there=sent + number + 1: len(member.serials) == there, 10)
+        assert member.serials[sent:] == list(range(11 - kept, 11))
+
+
+def test_a_player_that_is_asked_to_end_leaves_its_bundle_and_closes_its_environments(tmp_path: Path) -> None:
+    with playing(tmp_path, "cartpole") as (player, _, loop):
+        assert player._work()
+        played = player.rollout._ticks
+        loop.stop()
+        assert not player._work()
+        assert player.serial == 1
+        assert player.rollout._ticks == played + 1
+        player.close()
+        assert player.rollout._envs == []
+        loop.run()  # it ends at once
+
+
+@contextmanager
+def playing(folder: Path, preset: str) -> Iterator[tuple[Player, Member, Loop]]:
+    """A player with its first weights, its member, and the loop of both."""
     experiment = overlay(find_experiment(preset), ["agent.hidden=[8]"])
-    prepared = prepare(experiment, tmp_path / "results", False)
+    prepared = prepare(experiment, folder / "results", False)
     run = msgspec.structs.replace(prepared.run, when_full="drop_oldest", envs=1)
     loop, network = Loop(), Network()
     member = Member(network, loop)
@@ -67,17 +96,9 @@ def test_a_player_that_may_not_wait_keeps_the_newest(
         payload = encode_weights(agent.learner("cpu", 1).weights())
         member.say(weights_header(run.run_id, len(payload)), payload)
         assert loop.run_on(lambda: player.version == 0, 10)
-        while player.serial < 10:  # all this time it has no room
-            assert player._work()
-        assert loop.run_on(lambda: len(member.serials) == sent and member.dropped == 10 - sent - kept, 10)
-        assert member.serials == list(range(1, sent + 1))
-        for number in range(kept):  # each is answered, so there is room for one more
-            member.say(m.PlayerCredit(serial=member.serials[-1], credit=1))
-            assert loop.run_on(lambda there=sent + number + 1: len(member.serials) == there, 10)
-        assert member.serials[sent:] == list(range(11 - kept, 11))
+        yield player, member, loop
     finally:
-        player.rollout.close()
-        player.network.close()
+        player.close()
         network.close()
 
 

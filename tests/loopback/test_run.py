@@ -125,6 +125,12 @@ def test_drop_oldest_keeps_playing_and_counts_what_it_drops(tmp_path: Path) -> N
         assert host.end() == 0
 
 
+def row_reason(folder: Path) -> str:
+    """Why the only node does not play."""
+    [row] = kit.status(folder)["nodes"]
+    return str(row["reason"])
+
+
 def test_wait_is_the_default_and_says_why_it_waits(tmp_path: Path) -> None:
     settings = ("--set", "replay.samples_per_insert=100000", "--set", "replay.min_ticks=1000")
     with kit.host(tmp_path, "chain", "--players", "1", *settings) as host:
@@ -134,6 +140,13 @@ def test_wait_is_the_default_and_says_why_it_waits(tmp_path: Path) -> None:
             [row] = kit.status(tmp_path)["nodes"]
             return bool(row["state"] == "paused" and "trainer is behind" in row["reason"])
 
+        wait_until(paused, 30)
+        [trainer] = host.children("trainer")
+        trainer.suspend()
+        wait_until(lambda: row_reason(tmp_path) == "the trainer does not answer: players wait for it", 30)
+        seen = len(host.of("progress"))
+        trainer.kill()
+        wait_until(lambda: "starting" in [e["trainer"] for e in host.of("progress")[seen:]], 30)
         wait_until(paused, 30)
         last = host.last("progress")
         assert last is not None

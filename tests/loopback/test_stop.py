@@ -194,6 +194,33 @@ def test_4_a_second_signal_means_now(tmp_path: Path) -> None:
         assert block_is_free(base)
 
 
+def test_a_host_with_many_players_ends_in_order_and_each_bundle_is_counted(tmp_path: Path) -> None:
+    # A bundle takes three seconds: they are in the middle of one.
+    slow = ("--env", "tests.samples:Paced-v0", "--set", "env.args.tick_s=0.05", "--envs", "1")
+    with kit.host(
+        tmp_path, *slow, *IDLE[2:], "--players", "12", name="many", port=kit.free_base(), cwd=kit.ROOT
+    ) as program:
+        program.wait_for("progress", lambda e: e["bundles"]["stored"] >= 12, 60.0)
+        assert program.end(PROMISE_S, signal.SIGINT) == 0
+    for trouble in ("silent", "by force", "without a receipt"):
+        assert trouble not in program.stderr
+    stopped = program.last("stopped")
+    assert stopped is not None
+    assert kit.balanced(stopped["bundles"])
+    assert stopped["bundles"]["pending"] == 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a process is stopped by a signal of POSIX")
+def test_no_shard_is_called_silent_while_a_trainer_is_waited_for(tmp_path: Path) -> None:
+    with host(tmp_path, kit.free_base(), *IDLE, "--players", "1") as program:
+        program.wait_for("progress", lambda e: e["bundles"]["stored"] > 0)
+        [trainer] = program.children("trainer")
+        trainer.suspend()
+        assert program.end(PROMISE_S, signal.SIGINT) == 0
+    assert "trainer: did not end in time and was ended by force" in program.stderr
+    assert "silent" not in program.stderr
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="there, what is in use cannot be deleted")
 def test_a_folder_that_is_deleted_meanwhile_is_no_traceback_and_does_not_come_back(tmp_path: Path) -> None:
     flags = (

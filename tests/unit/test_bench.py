@@ -165,13 +165,36 @@ def test_bars_in_words() -> None:
 def test_the_table_shows_each_row_and_each_note_once() -> None:
     one = row(ours=[1000, 2000, 3000], limit=[4000, 4000, 4000], bar=Bar(limit=0.9))
     two = row(case="d", ours=None, peers={"Reverb": None})
-    text = results.text([one, two], {"p: c": "no such package", "p: d": "no such package"})
-    assert "2,000 (1,000-3,000)" in text
-    assert "0.5 (0.25-0.75)" in text
-    assert "NO" in text
-    assert "Reverb: absent" in text
-    assert text.count("no such package") == 1
-    assert "p: c, p: d: no such package" in text
+    notes = {"p: c": "no such package", "p: d": "no such package", "q": "needs root"}
+    lines = results.text([one, two], notes, 120).splitlines()
+    assert lines[1] == "p"
+    [first] = [line for line in lines if line.startswith("  c [1]")]
+    told = " ".join(first.split())
+    assert told == "c [1] 2,000 (1,000-3,000) u 4,000 - 0.5 - >= 0.9 x limit NO"
+    assert "  d [2] [1]" in "\n".join(lines)
+    assert lines[-4:] == ["", "1: no such package", "2: Reverb: absent", "q: needs root"]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_table_fits_its_width_however_much_there_is_to_say(width: int) -> None:
+    rows = [
+        row(
+            case=f"Breakout, follows the ball, batches of {number} sessions of ten ticks",
+            unit="sessions/s",
+            ours=[1_000_000, 2_000_000, 3_000_000],
+            limit=[1_000_000, 2_000_000, 3_000_000],
+            peers={
+                "Reverb 0.14.0": [1000.0, 2000.0],
+                "tinyverse's way": [500.0],
+                "lz4 over the stacks": None,
+            },
+            bar=Bar(limit=0.5, peer=10, peers=("Reverb", "tinyverse")),
+        )
+        for number in range(3)
+    ]
+    text = results.text(rows, {"p: c": "a long word of explanation " * 12}, width)
+    assert max(len(line) for line in text.splitlines()) <= width
+    assert text.count("Reverb 0.14.0; tinyverse's way: 500") == 1
 
 
 def test_the_file_holds_one_row_a_case(tmp_path: Path) -> None:
@@ -188,7 +211,7 @@ def test_the_table_of_the_page_is_made_of_the_rows(tmp_path: Path) -> None:
     results.write(rows, [one, two])
     first, last = "<!-- table -->", "<!-- end of table -->"
     file.write_text(f"before\n{first}\nold\n{last}\nafter\n", encoding="utf-8")
-    command = [sys.executable, "-m", "bench_parts.page", str(rows)]
+    command = [sys.executable, "-m", "bench_parts.page", str(rows), "--anyway"]
     path = os.pathsep.join([str(ROOT), str(ROOT / "scripts")])
     for _ in range(2):  # the second time changes nothing
         subprocess.run(
@@ -201,6 +224,35 @@ def test_the_table_of_the_page_is_made_of_the_rows(tmp_path: Path) -> None:
     assert len({line.count("|") for line in lines}) == 1
     assert "2,000 (1,000-3,000) u | 4,000 | 0.5 | 500 a / b | 4 | >= 0.9 x limit | **no** |" in lines[2]
     assert "| d | - | - | - | Reverb: absent | - | - |  |" in lines[3]
+
+
+def test_rows_of_a_quick_run_or_of_some_parts_do_not_take_the_place_of_a_whole_table() -> None:
+    turned = {"median": 2.0, "low": 1.0, "high": 3.0}
+    whole = [{**row(), "part": part.name, "ours": turned} for part in PARTS if not part.by_name]
+    assert page.doubts(whole) == ""
+    assert page.doubts(whole[2:]) == "there is no row of codec, playing"
+    quick = [{**one, "ours": {"median": 2.0, "low": 2.0, "high": 2.0}} for one in whole]
+    assert "as --quick takes them" in page.doubts(quick)
+
+
+def test_what_runs_by_name_alone_stays_in_the_page() -> None:
+    old = "| part | case |\n|---|---|\n| `codec` | a |\n| `learning` | b |\n|  | c |\n"
+    assert page.kept_lines(old, {"codec"}) == ["| `learning` | b |", "|  | c |"]
+    assert page.kept_lines(old, {"codec", "learning"}) == []
+    assert page.kept_lines("", {"codec"}) == []
+
+
+def test_a_page_is_not_overwritten_without_a_word(tmp_path: Path, environment: dict[str, str]) -> None:
+    rows, file = tmp_path / "rows.json", tmp_path / "page.md"
+    results.write(rows, [row(ours=[1.0])])
+    text = "<!-- table -->\n\nold\n\n<!-- end of table -->\n"
+    file.write_text(text, encoding="utf-8")
+    command = [sys.executable, "-m", "bench_parts.page", str(rows), "--into", str(file)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "there is no row of codec" in done.stderr
+    assert "--anyway" in done.stderr
+    assert file.read_text(encoding="utf-8") == text
 
 
 def test_a_page_without_marks_is_not_touched() -> None:
@@ -259,9 +311,21 @@ def test_a_quick_run_of_the_cheapest_part(tmp_path: Path, environment: dict[str,
     cases = {one["case"]: one for one in rows}
     assert cases["CartPole-v1, obs: size"]["ok"] is True
     assert all(any(name.startswith(game) for name in cases) for game in pictures.GAMES)
-    for name, one in cases.items():
-        absent = one["ours"] is None
-        assert absent == (f"codec: {name}" in done.stdout)  # the line that says why
+    for one in rows:
+        assert (
+            one["ours"] is not None or "scripts/bench --setup" in done.stdout
+        )  # below the table it says why
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a script of bash")
+def test_a_wrong_name_is_told_before_anything_is_installed() -> None:
+    environment = {**os.environ, "PYTHON": sys.executable}
+    command = ["bash", str(ROOT / "scripts" / "bench"), "nonsense"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "no part is called nonsense" in done.stderr
+    assert done.stderr.count("codec") == 1
+    assert "installing" not in done.stderr
 
 
 def test_names_and_wrong_names(environment: dict[str, str]) -> None:

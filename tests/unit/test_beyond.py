@@ -29,8 +29,8 @@ def test_the_doctests_are_true() -> None:
         (1, 1024, 2, ROOM, ["a bundle of 1,024 slots is 32,768 steps", "fewer --envs come sooner"]),
         (8, 1, 2, ROOM, ["8 players share 2 cores", "0.25 as fast"]),
         (3, 1, 1, ROOM, ["3 players share 1 core:", "0.33 as fast"]),
-        (1, 1000, 2, 10**9, ["1 player of 1,000 slots", "2,045 MB", "1,000 MB are free", "fewer --envs"]),
-        (8, 1000, 2, 10**9, ["8 players share 2 cores", "16,360 MB"]),
+        (1, 1000, 2, 10**9, ["1 player of 1,000 slots", "2 GB", "1 GB are free", "fewer --envs"]),
+        (8, 1000, 2, 10**9, ["8 players share 2 cores", "16.4 GB"]),
     ],
 )
 def test_what_does_not_fit_is_said_in_one_line(

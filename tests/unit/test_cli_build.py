@@ -21,7 +21,7 @@ from p2prl.net.cards import FoundHost
 from p2prl.nodes.evaluate import EvalResult
 from p2prl.nodes.prepare import prepare
 from p2prl.registry import make_agent, make_env_factory, resolve_agent
-from p2prl.settings import dump_experiment, find_experiment, preset_names
+from p2prl.settings import dump_experiment, find_experiment, overlay, preset_names
 from tests.unit.cli_samples import HOSTILE
 from tests.unit.test_cli_view import drawn
 
@@ -91,6 +91,23 @@ def test_gpu_and_device_contradict(device: str) -> None:
 def test_an_agents_settings_are_judged_first(agent: AgentConfig, told: str) -> None:
     with pytest.raises(UsageError, match=told):
         check_installed(Experiment(agent=agent))
+
+
+def test_an_agents_numbers_are_written_as_all_others_are() -> None:
+    given = ["agent.capacity_bytes=1GB", "agent.min_ticks=1e3", "agent.gamma=1", "agent.hidden=[8]"]
+    settings = check_installed(overlay(find_experiment("cartpole"), given)).agent.settings
+    assert settings["capacity_bytes"] == 1_000_000_000
+    assert (settings["min_ticks"], settings["gamma"], settings["hidden"]) == (1000, 1, [8])
+    assert all(type(settings[key]) is int for key in ("capacity_bytes", "min_ticks"))
+    with pytest.raises(UsageError, match="as in 64000000, 64MB or 64MiB"):
+        check_installed(overlay(find_experiment("cartpole"), ["agent.capacity_bytes=lots"]))
+
+
+def test_valid_keys_are_named_once() -> None:
+    with pytest.raises(UsageError) as told:
+        overlay(find_experiment("cartpole"), ["play.zzz=1"])
+    for key in ("play.envs", "play.window_bytes"):
+        assert str(told.value).count(key) == 1
 
 
 @pytest.mark.parametrize("name", preset_names())

@@ -172,7 +172,7 @@ def test_plain_lines_come_every_five_seconds(capsys: pytest.CaptureFixture[str])
     assert told[1] == f"results in {samples.STARTED.results}"
     assert told[2] == "join with  p2prl join attic   or   p2prl join 192.0.2.20"
     assert sum(line.startswith("return 423.7 (of 100)  steps 1,234,567") for line in told) == 3 + 1
-    assert told[-1] == "stopped: time", "without a checkpoint there is nothing to evaluate or to go on with"
+    assert told[-1] == "stopped: time (after 10 s)", "without its folder there is nothing to go on with"
     assert captured.err.count("the disk is full") == 1, "a warning is told when it is new"
 
 

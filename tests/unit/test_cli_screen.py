@@ -201,6 +201,13 @@ def test_what_to_do_next_is_said_where_there_is_something_to_go_on_with(tmp_path
     assert stopped_lines(end, started) == stopped_lines(end, None) == ["stopped: return (mean return 500.0)"]
     (tmp_path / "my run" / "checkpoints" / "0000000002-v2").mkdir(parents=True)  # never finished
     assert len(stopped_lines(end, started)) == 1
+    for name in ("experiment.toml", "run.json"):
+        (tmp_path / "my run" / name).touch()
+    assert stopped_lines(HostStopped("time", "4 s", samples.status(episodes=0)), started) == [
+        "stopped: time (after 4 s, no episode ended yet)",
+        f"to go on:   p2prl host --resume --results '{tmp_path}/my run' --no-stop",
+    ]
+    assert len(stopped_lines(HostStopped("error", "it is broken", None), started)) == 1
     put_checkpoint(tmp_path / "my run", updates=0)
     assert [line[:10] for line in stopped_lines(end, started)] == ["stopped: r", "to go on: "], (
         "eval refuses it"

@@ -223,14 +223,21 @@ def test_before_the_first_episode_and_weights_nothing_is_made_up() -> None:
     )
     text = "\n".join(drawn(view.run_view(reply)))
     assert "no episode ended yet" in text
-    none_of_those = samples.status(return_mean=None, return_episodes=0, episodes=7)
-    assert "no episode of the least exploring play ended yet" in "\n".join(
-        drawn(view.run_view(none_of_those))
-    )
     assert "no weights yet" in text
     assert "no node has joined yet" in text
     assert "None" not in text
     assert "None" not in view.run_line(reply)
+
+
+def test_until_the_least_exploring_play_has_a_mean_that_of_all_play_is_shown_and_marked() -> None:
+    reply = samples.status(return_mean=None, return_episodes=0, episodes=7, return_mean_all=21.34)
+    [line] = [line for line in drawn(view.run_view(reply, width=80)) if line.startswith("return")]
+    assert line == "return   21.3   of all play, which explores; none yet of the least exploring"
+    assert view.run_line(reply).startswith("return 21.3 (of all play, which explores)  steps")
+    later = samples.status(return_mean=30.0, return_episodes=1, return_mean_all=21.34)
+    [line] = [line for line in drawn(view.run_view(later, width=80)) if line.startswith("return")]
+    assert line.startswith("return   30.0   over 1 episode   all slots 21.3")
+    assert view.run_line(later).startswith("return 30.0 (of 1)")
 
 
 def test_hostile_names_never_reach_the_terminal() -> None:

@@ -102,7 +102,7 @@ def test_a_ring_of_pictures_that_would_not_fit_is_refused_with_its_computed_size
         ring_capacity(pictures, capacity) > 20_000
     )  # most pictures take far less: there are places for those
     with pytest.raises(
-        LimitsForbid, match=r"may take 538 MB \(75,008 ticks\) and 659 MB are free: use"
+        LimitsForbid, match=r"may take 537.8 MB \(75,008 ticks\) and 658.9 MB are free: use"
     ) as said:
         check_memory(pictures, msgspec.structs.replace(fits, capacity_bytes=1172 * kept))
     advised = int(str(said.value).rpartition("=")[2])
@@ -129,10 +129,10 @@ def test_an_unknown_kind_of_replay_is_refused(tmp_path: Path) -> None:
     [
         (ReplaySpec(batch=100_001), "more than the 100000 samples"),
         (ReplaySpec(kind="queue", batch=50_001), "more than the 50000 samples"),
-        (ReplaySpec(window=0, batch=640, ticks=64), r"1174 MB of samples at once: at most 585 can"),
+        (ReplaySpec(window=0, batch=640, ticks=64), r"1.2 GB of samples at once: at most 585 can"),
         (
             ReplaySpec(kind="queue", window=0, batch=320, ticks=64),
-            r"1174 MB of samples at once: at most 292 can",
+            r"1.2 GB of samples at once: at most 292 can",
         ),
     ],
 )

@@ -301,7 +301,7 @@ def test_the_bound_holds_and_players_wait(tmp_path: Path) -> None:
     spool.look()
     assert spool.full
     assert [text for _, text in books.said if "is full" in text] == [
-        "the spool is full (16 bundles, 4 kB): --spool allows 4 kB"
+        "the spool is full (16 bundles, 3.8 kB): --spool allows 3.8 kB"
     ]
     assert sum(path.stat().st_size for path in segments(tmp_path)) <= rules.bound_bytes
     entry = spool.next()
@@ -499,7 +499,7 @@ def test_a_run_that_does_not_come_back_is_forgotten_after_a_month(tmp_path: Path
     assert young.exists()
     assert [text.split(":")[0] for _, text in books.said] == [
         "the spool of another run (3 bundles, 31 days old) was deleted",
-        "the spool also holds 3 bundles of other runs (17 kB); "
+        "the spool also holds 3 bundles of other runs (17.1 kB); "
         "they go when such a run's host is joined, or after 30 days",
     ]
 

@@ -21,7 +21,6 @@ from p2prl.core.spool import (
     Rules,
     Snapshot,
     first_to_go,
-    in_words,
     is_away,
     too_old,
 )
@@ -74,10 +73,6 @@ def test_other_runs_go_when_they_are_old_or_the_oldest() -> None:
     assert [other.folder for other in too_old(others)] == ["b"]
     assert first_to_go(others) is others[1]
     assert first_to_go([]) is None
-
-
-def test_sizes_are_rounded_for_people() -> None:
-    assert [in_words(size) for size in (0, 999, 1000, 1_500_000)] == ["0 B", "999 B", "1 kB", "1.5 MB"]
 
 
 def record(

@@ -6,7 +6,7 @@ from typing import Any
 
 from p2prl.core import messages as m
 from p2prl.nodes.status import environment_warnings, trainer_state
-from p2prl.nodes.trainer_watch import TrainerWatch
+from p2prl.nodes.trainer_watch import TrainerWatch, absence
 from tests.unit.cli_samples import node
 
 STALLED = m.TrainerReport(state="stalled", reason="no update for 31 s: waiting for sessions")
@@ -31,6 +31,23 @@ def test_silence_and_failure_go_before_what_was_said_last() -> None:
     assert trainer_state(training, 0.1, []) == ("training", "")
     assert trainer_state(training, 12.3, []) == ("stalled", "the trainer was not heard for 12 s")
     assert trainer_state(FAILED, 12.3, []) == ("failed", "ValueError: no")
+
+
+def test_a_trainer_that_starts_is_silent_for_long_and_does_not_stand_still() -> None:
+    assert trainer_state(STARTING, 60.0, []) == ("starting", "the trainer is starting")
+    watch, training = TrainerWatch(), m.TrainerReport(state="training", updates=7)
+    assert watch.greeted(STARTING, "first").state == "starting"
+    assert watch.greeted(training, "first") == training  # said again, after a connection was lost
+    anew = watch.greeted(training, "second")  # the first was killed
+    assert (anew.state, anew.updates) == ("starting", 7)
+
+
+def test_players_are_told_what_is_amiss_with_the_trainer() -> None:
+    training = m.TrainerReport(state="training")
+    assert absence(training, 1.0) == ""
+    assert absence(training, 5.0) == "the trainer does not answer"
+    assert absence(STARTING, 5.0) == "the trainer is starting"
+    assert absence(FAILED, 1.0) == "the trainer failed"
 
 
 def test_failures_are_counted_and_told_for_a_minute() -> None:

@@ -1,0 +1,46 @@
+"""Steps per second as a person reads them: core/rate.py."""
+
+from __future__ import annotations
+
+from p2prl.core.rate import Rate
+
+
+def looked(pieces: dict[int, int], seconds: int) -> list[float]:
+    """What is shown at each of so many seconds, if so much came at these."""
+    rate, total, shown = Rate(0.0, 0.0), 0, []
+    for second in range(1, seconds + 1):
+        total += pieces.get(second, 0)
+        shown.append(rate.look(float(second), float(total)))
+    return shown
+
+
+def test_a_bundle_each_ten_seconds_is_a_steady_rate() -> None:
+    shown = looked(dict.fromkeys(range(10, 100, 10), 640), 99)
+    assert shown[:9] == [0.0] * 9
+    assert all(rate == 64.0 for rate in shown[9:])
+
+
+def test_a_fast_world_is_followed_within_seconds() -> None:
+    shown = looked({second: 100 if second <= 30 else 300 for second in range(1, 60)}, 59)
+    assert shown[29] == 100.0
+    assert shown[40] == shown[58] == 300.0
+    assert 100.0 < shown[33] < 300.0
+
+
+def test_what_stands_still_comes_to_zero() -> None:
+    fast, slow = (
+        looked(dict.fromkeys(range(1, 21), 50), 40),
+        looked(dict.fromkeys(range(10, 61, 10), 50), 120),
+    )
+    assert fast[19] == 50.0
+    assert 0.0 < fast[22] < 50.0
+    assert fast[26:] == [0.0] * 14
+    assert slow[65] == 5.0
+    assert slow[-20:] == [0.0] * 20
+
+
+def test_what_is_less_than_before_begins_anew() -> None:
+    rate = Rate(0.0, 1000.0)
+    assert rate.look(1.0, 1100.0) == 100.0
+    assert rate.look(2.0, 0.0) == 0.0
+    assert rate.look(3.0, 20.0) == 20.0
