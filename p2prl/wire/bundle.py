@@ -158,6 +158,10 @@ class BundleReader:
             RemoteProtocolError: `wrong_schema`, `oversize`, `malformed` or `bad_codec`.
         """
         check_header(self._schema, header, len(payload))
+        return self.open_checked(header, payload)
+
+    def open_checked(self, header: BundleHeader, payload: Buffer) -> dict[str, Array | Slots]:
+        """As `open`, of a bundle that `check_header` had nothing against."""
         view = memoryview(payload)
         opened: dict[str, Array | Slots] = {}
         start = 0
