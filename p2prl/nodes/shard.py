@@ -193,7 +193,7 @@ class Shard:
             received = self.pull.receive()
             if received is None:
                 if taken < self._many and not self.config.run.fresh:
-                    self._gather()
+                    self.loop.rest(self.pull, _GATHER_S)
                 break
             now = self.loop.now()
             size += self._take(received, offers, batches, now)
@@ -210,11 +210,6 @@ class Shard:
             return
         self.receipts.add(batches)
         self._tell_who_waits()
-
-    def _gather(self) -> None:
-        """Leave bundles to ZeroMQ for a moment."""
-        self.loop.forget(self.pull)
-        self.loop.after(_GATHER_S, lambda: self.loop.on_readable(self.pull, self._on_bundles))
 
     def _take(self, received: Received, offers: list[Offer], batches: Batches, now: float) -> int:
         """Add a bundle to `offers`, unless what can be said of it is said without a look into it; returns its bytes."""
