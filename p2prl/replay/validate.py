@@ -163,15 +163,15 @@ def _check_episodes(
     # A sum is finite only if all of it is; where it is not, it may just be large.
     if not math.isfinite(sum(totals) + sum(levels)) and not all(map(math.isfinite, totals + levels)):
         raise RemoteProtocolError("not_finite", "an episode's return or level is NaN or infinite")
-    if min(lengths) < 1 or max(lengths) > _MAX_LENGTH or min(levels) < 0.0 or max(levels) > 1.0:
+    longest = max(lengths)
+    if min(lengths) < 1 or longest > _MAX_LENGTH or min(levels) < 0.0 or max(levels) > 1.0:
         raise RemoteProtocolError(
             "malformed",
-            f"episodes of {min(lengths)} to {max(lengths)} ticks at levels {min(levels)} to {max(levels)}",
+            f"episodes of {min(lengths)} to {longest} ticks at levels {min(levels)} to {max(levels)}",
         )
-    if max(lengths) > max_length:
+    if longest > max_length:
         raise RemoteProtocolError(
-            "out_of_bounds",
-            f"an episode of {max(lengths)} ticks; the environment ends one after {max_length}",
+            "out_of_bounds", f"an episode of {longest} ticks; the environment ends one after {max_length}"
         )
     if reward_range is not None:
         _check_returns(totals, lengths, reward_range)
