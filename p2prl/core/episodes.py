@@ -16,11 +16,14 @@ class EpisodeStats:
         self._best: deque[float] = deque(maxlen=WINDOW)
         self._all: deque[float] = deque(maxlen=WINDOW)
 
-    def ended(self, episodes: Sequence[tuple[float, int, float]]) -> None:
-        """Episodes ended: (return, length in steps, ladder level)."""
-        self.count += len(episodes)
-        self._all.extend([value for value, _, _ in episodes[-WINDOW:]])
-        self._best.extend([value for value, _, level in episodes if level == 0.0])
+    def ended(self, episodes: Sequence[tuple[float, int, float]], also: Sequence[EpisodeStats] = ()) -> None:
+        """Episodes ended: (return, length in steps, ladder level). They count in others `also`: looked at once."""
+        newest = [value for value, _, _ in episodes[-WINDOW:]]
+        best = [value for value, _, level in episodes if level == 0.0]
+        for stats in (self, *also):
+            stats.count += len(episodes)
+            stats._all.extend(newest)
+            stats._best.extend(best)
 
     @property
     def mean(self) -> float | None:

@@ -53,7 +53,8 @@ PATIENCE_S = 60.0
 BENCH_S, BENCH_MAX_S = 5.0, 600.0
 #: With nobody to play for so long, a candidate is given up: when somebody comes, newer weights are of more use.
 ABANDON_S = 60.0
-_LENGTHS = 100
+#: The last episodes of play whose lengths are remembered.
+LENGTHS = 100
 _REMEMBERED = 256
 
 
@@ -98,7 +99,7 @@ class Evaluations:
         self._volunteers: dict[str, _Volunteer] = {}
         self._candidate: Candidate | None = None
         self._began = -math.inf
-        self._play_lengths: deque[int] = deque(maxlen=_LENGTHS)
+        self._play_lengths: deque[int] = deque(maxlen=LENGTHS)
         self._eval_lengths: deque[int] = deque(maxlen=max(1, episodes))
         #: Jobs that gave their result, the newest last.
         self._settled: deque[int] = deque(maxlen=_REMEMBERED)

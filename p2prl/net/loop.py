@@ -18,11 +18,12 @@ _IN, _OUT = int(zmq.POLLIN), int(zmq.POLLOUT)
 
 
 class Timer:
-    """A repeating timer; `cancel` ends it."""
+    """A timer that repeats, or goes off once; `cancel` ends it."""
 
-    def __init__(self, interval_s: float, handler: Callable[[], None]) -> None:
+    def __init__(self, interval_s: float, handler: Callable[[], None], once: bool = False) -> None:
         self.interval_s = interval_s
         self.handler = handler
+        self.once = once
         self.cancelled = False
 
     def cancel(self) -> None:
@@ -72,20 +73,26 @@ class Loop:
 
     def every(self, interval_s: float, handler: Callable[[], None], first_s: float | None = None) -> Timer:
         """Call `handler` each `interval_s` seconds, first after `first_s` (default: one interval)."""
-        timer = Timer(interval_s, handler)
-        delay_s = interval_s if first_s is None else first_s
-        heapq.heappush(self._timers, (self.now() + delay_s, next(self._order), timer))
-        return timer
+        return self._set(Timer(interval_s, handler), interval_s if first_s is None else first_s)
 
     def after(self, delay_s: float, handler: Callable[[], None]) -> Timer:
         """Call `handler` once, in `delay_s` seconds."""
+        return self._set(Timer(delay_s, handler, once=True), delay_s)
 
-        def once() -> None:
-            timer.cancel()
-            handler()
-
-        timer = self.every(delay_s, once)
+    def _set(self, timer: Timer, delay_s: float) -> Timer:
+        heapq.heappush(self._timers, (self.now() + delay_s, next(self._order), timer))
         return timer
+
+    def rest(self, socket: Socket, rest_s: float) -> None:
+        """Do not look at `socket` for a moment: what comes meanwhile is there all at once then."""
+        handler = self._handlers[socket.raw]
+        self.forget(socket)
+
+        def look() -> None:
+            if not socket.closed:
+                self.on_readable(socket, handler)
+
+        self.after(rest_s, look)
 
     def when_idle(self, work: Callable[[], bool]) -> None:
         """Call `work` between polls. While it returns True the loop does not wait in the poll."""
@@ -143,6 +150,7 @@ class Loop:
         while self._timers and self._timers[0][0] <= now and not self.stopping():
             due, _, timer = heapq.heappop(self._timers)
             if not timer.cancelled:
+                timer.cancelled = timer.once
                 timer.handler()
                 self._ring_again(timer, due, now)
 

@@ -322,9 +322,9 @@ class Broker:
     def _shard_receipts(self, received: Received, receipts: m.ShardReceipts) -> None:
         index = receipts.shard
         self.desk.counted(index, receipts.steps_total, receipts.inserted_ticks)
-        self.episodes.ended(receipts.episodes)
-        self.evaluation.evaluations.played([length for _, length, _ in receipts.episodes])
         peer = self.members.receipts(receipts, self.loop.now())
+        self.episodes.ended(receipts.episodes, [peer.stats] if peer else [])
+        self.evaluation.played(receipts.episodes)
         if peer is None or not receipts.verdicts:
             return  # nobody waits for these; a restarted broker's members send again
         peer.grant = self._grant()

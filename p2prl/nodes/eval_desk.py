@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from p2prl.core import messages as m
 from p2prl.core.bounds import checked_result
-from p2prl.core.evaluations import Evaluations
+from p2prl.core.evaluations import LENGTHS, Evaluations
 from p2prl.core.jobs import Abandoned, Finished, HandOut, TakeBack
 from p2prl.errors import RemoteProtocolError
 from p2prl.net.sockets import Frame
@@ -85,6 +85,10 @@ class EvalDesk:
         self.evaluations.volunteered(member.key, evaluators if member.state in _READY else 0)
         for back in self.evaluations.at_work(member.key, beat.evaluating, now):
             self._send(back.key, [frames.encode(m.EvalDrop(job=back.job))])
+
+    def played(self, episodes: Sequence[tuple[float, int, float]]) -> None:
+        """Episodes of play ended, as in BundleHeader."""
+        self.evaluations.played([length for _, length, _ in episodes[-LENGTHS:]])
 
     def result(self, key: str, result: m.EvalResult) -> None:
         """A member's EvalResult.

@@ -163,7 +163,6 @@ class MemberDesk:
         peer = self.peers.get(receipts.node)
         if peer is None:
             return None
-        peer.stats.ended(receipts.episodes)
         if stored:
             self.roster.played(receipts.node, now)
         return peer

@@ -14,6 +14,7 @@ import psutil
 
 from p2prl.blame import raised
 from p2prl.core import messages as m
+from p2prl.core.credit import Credit
 from p2prl.core.schema import SessionSchema
 from p2prl.core.spaces import EnvSpec, difference
 from p2prl.errors import (
@@ -54,8 +55,6 @@ _LIMITS = Limits(message_bytes=-1, send_messages=100, receive_messages=100)
 #: How far a player steps back behind other programs, and how far anyone can.
 _NICE, _NICEST = 10, 19
 _AUTOGROUP = Path("/proc/self/autogroup")
-#: Bundles that the member may hold unanswered before this player waits (or drops), at most.
-_FIRST_CREDIT = 2
 #: With `drop_oldest`: finished bundles kept here while the window is full; only the newest where what waits grows old.
 _BACKLOG = 4
 
@@ -75,9 +74,8 @@ class Player:
         self.version = -1
         self.serial = 0
         self.taken = 0
-        #: One at a time where what waits would only grow old.
-        self._most_credit = 1 if config.run.fresh else _FIRST_CREDIT
-        self.credit = self._most_credit
+        #: Bundles that the member may hold unanswered before this player waits, or drops.
+        self.credit = Credit(config.run.fresh).bundles
         self._most_backlog = 1 if config.run.fresh else _BACKLOG
         #: Bundles, steps and episodes that were dropped and that the member was not told of yet.
         self.dropped = [0, 0, 0]
@@ -192,7 +190,7 @@ class Player:
             message = frames.decode_to_player(received.frames[0])
             if isinstance(message, m.PlayerCredit):
                 self.taken = message.serial
-                self.credit = min(message.credit, self._most_credit)
+                self.credit = message.credit
             elif isinstance(message, m.EvalJob):
                 self.evaluator.take(message, received.frames[1])
             elif isinstance(message, m.EvalDrop):

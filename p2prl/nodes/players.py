@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from p2prl.core import messages as m
+from p2prl.core.credit import GATHER_S, Credit
 from p2prl.core.weight_sync import WeightSync
 from p2prl.errors import RemoteProtocolError
 from p2prl.net import ipc
@@ -23,8 +24,8 @@ from p2prl.wire import frames
 from p2prl.wire.keyframes import Stock
 
 _LIMITS = Limits(message_bytes=-1, send_messages=10, receive_messages=100)
-#: Bundles that a player may hold unanswered; it is answered when it holds as many, or waits for the answer (fresh).
-_CREDIT = 2
+#: What players said that is taken before others are looked after.
+_PER_TURN = 200
 _BACKOFF_S, _BACKOFF_MAX_S = 0.5, 30.0
 #: A player that lived this long is forgiven its earlier failures.
 _SOUND_S = 60.0
@@ -48,9 +49,7 @@ class _Slot:
     steps: int = 0
     version: int = -1
     serial: int = 0
-    #: Bundles that were taken over since its last credit; with so many it is owed the next.
-    unanswered: int = 0
-    patience: int = 1
+    credit: Credit = field(default_factory=Credit)
     reason: str = "starting"
     #: The version of the keyframe that its player has; -1 for none.
     keyframe: int = -1
@@ -191,9 +190,9 @@ class Players:
     def give_credit(self) -> None:
         """The window may have room again."""
         for slot in self._slots.values():
-            if slot.unanswered >= slot.patience and self._room():
-                slot.unanswered = 0
-                self._send(slot, [frames.encode(m.PlayerCredit(serial=slot.serial, credit=_CREDIT))])
+            if slot.credit.due and self._room():
+                credit = slot.credit.give(self._loop.now())
+                self._send(slot, [frames.encode(m.PlayerCredit(serial=slot.serial, credit=credit))])
 
     def stop(self) -> None:
         """End all players, by force if that takes too long, or where nothing was begun."""
@@ -225,8 +224,7 @@ class Players:
             self.keys.add(keys.public)
         config = self._make_config(slot.seat, slot.starts, self._endpoint, keys, server_key)
         slot.child = Child("player", config, env=ONE_THREAD)
-        slot.ready, slot.route, slot.serial, slot.unanswered = False, b"", 0, 0
-        slot.patience = 1 if config.run.fresh else _CREDIT
+        slot.ready, slot.route, slot.serial, slot.credit = False, b"", 0, Credit(config.run.fresh)
         slot.version = slot.keyframe = -1
         slot.own_failures, slot.played_from = 0, None
         slot.failed = slot.printed = ""
@@ -236,9 +234,11 @@ class Players:
         slot.started_at = self._loop.now()
 
     def _on_player(self) -> None:
-        for _ in range(200):
+        for _ in range(_PER_TURN):
             received = self._socket.receive()
             if received is None:
+                if any(slot.credit.gathers for slot in self._slots.values()):
+                    self._loop.rest(self._socket, GATHER_S)
                 break
             try:
                 message = frames.decode_from_player(received.frames[0])
@@ -287,7 +287,7 @@ class Players:
         self.sync.player_has(index, bundle.version)
         if bundle.warning:
             self._say("warning", f"player {slot.seat.rank}", bundle.warning)
-        slot.unanswered += 1
+        slot.credit.took(len(parts[2]))
         self._took(bundle, parts[1], parts[2])
         self.give_credit()
 

@@ -11,8 +11,9 @@ from p2prl.net.loop import Loop
 from p2prl.net.sockets import Frame, Limits, Network, Socket
 from p2prl.nodes.wiring import MemberConfig
 
-#: Few: what waits in a socket cannot go to another shard, and is sent twice when the shard restarts.
-_LIMITS = Limits(message_bytes=1_000, send_messages=4, receive_messages=1)
+#: No more than come in a turn: what waits in a socket cannot go to another shard, and is sent twice when the shard
+#: restarts.
+_LIMITS = Limits(message_bytes=1_000, send_messages=16, receive_messages=1)
 
 
 class Pushes:

@@ -32,6 +32,7 @@ from p2prl.replay.log import LogError
 from p2prl.replay.params import ReplayParams
 from p2prl.replay.prioritised import priorities_from_frames
 from p2prl.replay.shard import ShardStore
+from p2prl.replay.verdicts import Offer
 from p2prl.wire import frames
 from p2prl.wire.bundle import MAX_PAYLOAD_BYTES, MAX_SLOTS
 from p2prl.wire.stills import encode_stills
@@ -40,6 +41,8 @@ log = logging.getLogger("p2prl")
 
 #: Bundles taken before receipts go out and samples are looked after; and no more once this many seconds passed.
 _PER_TURN, _TURN_S = 100, 0.2
+#: Bundles that are judged and logged together come to about so many bytes, as they were sent: they stay in the cache.
+_TOGETHER_BYTES = 256 * 1024
 #: Bundles gather for so long after a turn that found few: a turn costs a shard as much as a bundle, and its receipts
 #: cost the broker and the members more. Not where players wait for the receipts before they play on.
 _GATHER_S = 0.01
@@ -184,17 +187,22 @@ class Shard:
 
     def _on_bundles(self) -> None:
         batches: Batches = {}
-        began = self.loop.now()
+        offers: list[Offer] = []
+        began, size = self.loop.now(), 0
         for taken in range(_PER_TURN):
             received = self.pull.receive()
             if received is None:
                 if taken < self._many and not self.config.run.fresh:
-                    self._gather()
+                    self.loop.rest(self.pull, _GATHER_S)
                 break
             now = self.loop.now()
-            self._take(received, batches, now)
+            size += self._take(received, offers, batches, now)
+            if size >= _TOGETHER_BYTES:
+                self._judge(offers, batches, now)
+                offers, size = [], 0
             if now - began > _TURN_S:
                 break
+        self._judge(offers, batches, self.loop.now())
         try:
             self.store.flush()
         except LogError as error:
@@ -203,44 +211,40 @@ class Shard:
         self.receipts.add(batches)
         self._tell_who_waits()
 
-    def _gather(self) -> None:
-        """Leave bundles to ZeroMQ for a moment."""
-        self.loop.forget(self.pull)
-        self.loop.after(_GATHER_S, lambda: self.loop.on_readable(self.pull, self._on_bundles))
-
-    def _take(self, received: Received, batches: Batches, now: float) -> None:
-        node = received.user
+    def _take(self, received: Received, offers: list[Offer], batches: Batches, now: float) -> int:
+        """Add a bundle to `offers`, unless what can be said of it is said without a look into it; returns its bytes."""
+        node, parts = received.user, received.frames
         if not self.guests.may_give(node):
             self._refuse(node, "not_admitted")
-            return
-        word = self.quotas.judge(node, sum(len(frame) for frame in received.frames), now)
+            return 0
+        size = sum(map(len, parts))
+        word = self.quotas.judge(node, size, now)
         if word == "drop":
             self.store.refuse(node, "over_quota")
-            return
+            return 0
         try:
-            if len(received.frames) != 3:
+            if len(parts) != 3:
                 raise RemoteProtocolError("malformed")
-            delivery = frames.decode_to_shard(received.frames[0])
+            delivery = frames.decode_to_shard(parts[0])
         except RemoteProtocolError as error:
             # Without a delivery there is no sequence number to answer for.
             self.store.refuse(node, error.reason)
-            return
-        batch = batches.setdefault((node, delivery.boot_id), Batch())
+            return 0
         if word == "busy":
             self._hold_back(node)
-            batch.verdicts.append(m.Verdict(seq=delivery.seq, status="busy", reason="over_quota"))
-            return
-        accepted = self.store.accept(
-            node,
-            delivery,
-            received.frames[1],
-            received.frames[2],
-            self.current,
-            self.config.run.run_id,
-            now,
-        )
-        batch.verdicts.append(accepted.verdict)
-        batch.episodes.extend(accepted.episodes)
+            verdict = m.Verdict(seq=delivery.seq, status="busy", reason="over_quota")
+            batches.setdefault((node, delivery.boot_id), Batch()).verdicts.append(verdict)
+            return 0
+        offers.append(Offer(node, delivery, parts[1], parts[2]))
+        return size
+
+    def _judge(self, offers: list[Offer], batches: Batches, now: float) -> None:
+        words = self.store.accept_all(offers, self.current, self.config.run.run_id, now)
+        for offer, accepted in zip(offers, words, strict=True):
+            key = offer.node, offer.delivery.boot_id
+            batch = batches.get(key) or batches.setdefault(key, Batch())
+            batch.verdicts.append(accepted.verdict)
+            batch.episodes += accepted.episodes
 
     def _hold_back(self, node: str) -> None:
         """Tell the owner once: it need not be meant ill."""

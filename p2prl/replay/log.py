@@ -18,7 +18,7 @@ import os
 import struct
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from io import FileIO
 from pathlib import Path
 
@@ -158,13 +158,20 @@ class SegmentLog:
         Raises:
             LogError: no space, or the disk fails.
         """
+        self.append_all([(kind, body, mark)])
+
+    def append_all(self, records: Sequence[tuple[int, bytes, int]]) -> None:
+        """Write records, kind, body and mark of each, all or none; else as `append`. One write costs less than many.
+
+        A process that is killed meanwhile may leave the first of them.
+        """
         try:
             if self._file is None or self._length >= self._segment_bytes:
                 self._begin_segment()
-            self._write(_frame(kind, body))
+            self._write(b"".join([_frame(kind, body) for kind, body, _ in records]))
         except OSError as error:
             raise LogError(self.folder, error) from error
-        self.hold(mark)
+        self.hold(max(mark for _, _, mark in records))
 
     def _begin_segment(self) -> None:
         """A new file with its header and snapshot; the old one stays current if that fails."""

@@ -8,16 +8,18 @@ acknowledged.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
 from p2prl.core.dedup import Dedup
-from p2prl.core.messages import BundleHeader, Delivery
+from p2prl.core.messages import Delivery
 from p2prl.core.schema import SessionSchema, check_schema
 from p2prl.errors import LocalProtocolError, RemoteProtocolError
 from p2prl.replay.counters import Counters
+from p2prl.replay.judge import Judge
 from p2prl.replay.log import SNAPSHOT, LogError, SegmentLog
 from p2prl.replay.params import ReplayParams
 from p2prl.replay.prioritised import PrioritisedStore
@@ -34,10 +36,9 @@ from p2prl.replay.records import (
 )
 from p2prl.replay.shared import SharedStore
 from p2prl.replay.storage import RingStore, Sample, Store, check_ask, ring_capacity
-from p2prl.replay.validate import Rules
-from p2prl.replay.verdicts import Accepted, check_delivery, check_version, said, verdict
+from p2prl.replay.verdicts import Accepted, Offer, Ready, verdict
 from p2prl.wire.blocks import Array, Buffer
-from p2prl.wire.bundle import BundleReader, Opened, check_header
+from p2prl.wire.bundle import BundleReader
 from p2prl.wire.frames import Frame, decode_bundle_header
 from p2prl.words import many
 
@@ -50,8 +51,6 @@ class ShardStore:
     def __init__(self, folder: Path, schema: SessionSchema, spec: ReplayParams, seed: int) -> None:
         self._schema = schema
         self._spec = spec
-        self._reader = BundleReader(schema)
-        self._rules = Rules(schema, spec.reward_range, spec.max_episode_steps)
         self._dedup = Dedup()
         #: The number that the next session gets.
         self._next_session = 0
@@ -74,6 +73,7 @@ class ShardStore:
         recovered = self._read_log()
         self._store = self._make_store(np.random.default_rng([seed, self._next_session]))
         self._restore(recovered)
+        self._judge = Judge(schema, spec, self._dedup, self.counters, self._store.full)
 
     @classmethod
     def open(cls, folder: Path, schema: SessionSchema, spec: ReplayParams, seed: int) -> ShardStore:
@@ -153,11 +153,11 @@ class ShardStore:
 
     def _restore(self, bundles: deque[StoredBundle]) -> None:
         """Decode what is live into the store. What is of another schema, or rotted, is warned of."""
-        lost = 0
+        lost, reader = 0, BundleReader(self._schema)
         for bundle in bundles:
             try:
                 header = decode_bundle_header(bundle.header)
-                arrays = self._reader.open(header, bundle.payload)
+                arrays = reader.open(header, bundle.payload)
             except RemoteProtocolError:
                 lost += 1
                 continue
@@ -199,78 +199,80 @@ class ShardStore:
         run_id: str,
         now: float,
     ) -> Accepted:
-        """Take a bundle, or say why not. When the verdict is `stored` it survives a kill of this process.
+        """`accept_all` of one bundle."""
+        offer = Offer(node, delivery, header_frame, payload)
+        return self.accept_all([offer], current_version, run_id, now)[0]
+
+    def accept_all(
+        self, offers: Sequence[Offer], current_version: int, run_id: str, now: float
+    ) -> list[Accepted]:
+        """Take each bundle, or say why not. When its verdict is `stored` it survives a kill of this process.
+
+        What becomes of one is what would become of it alone, after those before it; but all go into the log at once.
 
         Args:
-            node: the sender's key, from the socket.
-            delivery, header_frame, payload: its three frames.
             current_version: of the weights, the newest that this shard has heard of.
             now: any clock that only grows, in seconds.
 
         `busy` asks the member to send it again later: the queue or the disk is full, or the bundle was played
         with weights that this shard may hear of in a moment.
         """
+        words: dict[int, Accepted] = {}
+        ready: dict[int, Ready] = {}
+        names: set[tuple[str, str, int]] = set()
+        for place, offer in enumerate(offers):
+            # Those before it decide whether it is a duplicate, and whether a queue has room.
+            if ready and (self._spec.kind == "queue" or offer.name in names):
+                words |= self._keep(ready, now)
+                ready = {}
+            found = self._judge.judge(offer, current_version, run_id)
+            if isinstance(found, Ready):
+                ready[place] = found
+                names.add(offer.name)
+            else:
+                words[place] = found
+        words |= self._keep(ready, now)
+        return [words[place] for place in range(len(offers))]
+
+    def _keep(self, ready: dict[int, Ready], now: float) -> dict[int, Accepted]:
+        """The words on bundles that may be kept. A disk that does not take all of them may take some."""
+        if not ready:
+            return {}
         try:
-            return self._accept(node, delivery, header_frame, payload, current_version, run_id, now)
-        except RemoteProtocolError as error:
-            self.counters.refuse(node, error.reason)
-            return verdict(delivery, "refused", error.reason, text=str(error))
+            if self._spec.fsync_interval_s > 0:
+                # Before the append: a disk that fails here fails while nothing has changed.
+                self._sync_if_due(now)
+            self._log_and_store(ready.values())
         except LogError as error:
+            if len(ready) > 1:
+                words: dict[int, Accepted] = {}
+                for place, one in ready.items():
+                    words |= self._keep({place: one}, now)
+                return words
             self.trouble = str(error)
-            return verdict(delivery, "busy", "disk_full" if error.full else "disk", text=str(error))
+            reason = "disk_full" if error.full else "disk"
+            return {
+                place: verdict(one.offer.delivery, "busy", reason, text=str(error))
+                for place, one in ready.items()
+            }
+        return {place: one.stored() for place, one in ready.items()}
 
-    def _accept(
-        self,
-        node: str,
-        delivery: Delivery,
-        header_frame: Frame,
-        payload: Buffer,
-        current_version: int,
-        run_id: str,
-        now: float,
-    ) -> Accepted:
-        check_delivery(delivery, run_id)
-        if self._dedup.seen(node, delivery.boot_id, delivery.seq):
-            self.counters.duplicate += 1
-            return verdict(delivery, "duplicate")
-        header = decode_bundle_header(header_frame)
-        check_header(self._schema, header, len(payload))
-        check_version(header, current_version)
-        lag = current_version - header.version
-        if self._spec.max_lag > 0 and lag > self._spec.max_lag:
-            self.counters.stale += 1
-            return verdict(delivery, "stale")
-        if lag < 0:
-            return verdict(delivery, "busy", "early")
-        if self._store.full():
-            return verdict(delivery, "busy", "full")
-        arrays = self._reader.open(header, payload)
-        self._rules.check(header, arrays)
-        if self._spec.fsync_interval_s > 0:
-            # Before the append: a disk that fails here fails while nothing has changed.
-            self._sync_if_due(now)
-        self._keep(node, delivery, header, arrays, bytes(header_frame), bytes(payload))
-        return Accepted(said(delivery, "stored"), header.steps, header.episodes, lag)
-
-    def _keep(
-        self,
-        node: str,
-        delivery: Delivery,
-        header: BundleHeader,
-        arrays: Opened,
-        header_frame: bytes,
-        payload: bytes,
-    ) -> None:
-        """Log, then store. Raises LogError, and then nothing has changed."""
-        first = self._next_session
-        bundle = StoredBundle(
-            first, header.slots, header.steps, node, delivery.boot_id, delivery.seq, header_frame, payload
+    def _log_and_store(self, ready: Collection[Ready]) -> None:
+        """In this order. Raises LogError, and then nothing has changed."""
+        bundles, first = [], self._next_session
+        for one in ready:
+            bundles.append(one.record(first))
+            first += one.header.slots
+        self._log.append_all(
+            [(BUNDLE, encode_record(bundle), bundle.first + bundle.slots) for bundle in bundles]
         )
-        self._log.append(BUNDLE, encode_record(bundle), mark=first + header.slots)
         self.trouble = ""
-        self._count(bundle)
-        self.counters.evicted += self._store.add(first, arrays, header.version, node)
-        self.counters.stored += 1
+        for one, bundle in zip(ready, bundles, strict=True):
+            self._count(bundle)
+            self.counters.evicted += self._store.add(
+                bundle.first, one.arrays, one.header.version, bundle.node
+            )
+        self.counters.stored += len(bundles)
         self._release()
 
     def refuse(self, node: str, reason: str) -> None:

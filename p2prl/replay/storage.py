@@ -29,6 +29,8 @@ from p2prl.words import sized
 MAX_SAMPLE_BYTES = 1024 * 1024 * 1024
 #: A ring has places for sessions whose pictures take this part of their bytes; Breakout at random takes twice that.
 _FEWEST_BYTES = 512
+#: Sessions in which the places where windows may begin are counted together, at most.
+_COUNTED_TOGETHER = 512
 
 
 @dataclass(frozen=True)
@@ -184,10 +186,16 @@ class RingStore:
         names = [column.name for column in schema.columns]
         flags = self._columns[names.index(FLAGS)] if FLAGS in names else None
         self._flags = None if isinstance(flags, Films) else flags
-        #: Places in use, the place that is written next, and the valid first ticks of all windows together.
+        self._named = [
+            (column.name, store) for column, store in zip(schema.columns, self._columns, strict=True)
+        ]
+        #: Places in use, and the place that is written next.
         self._held = 0
         self._head = 0
+        #: The valid first ticks of all windows together. The last places that were written are not counted yet: they
+        #: are once somebody asks, or when they are many.
         self._mass = 0
+        self._uncounted = 0
 
     def _make_columns(self) -> None:
         # Not filled: the system gives memory as sessions come, but refuses here what it could never give.
@@ -214,7 +222,10 @@ class RingStore:
             self._versions[block] = version
             self._numbers[block] = np.arange(first + done, first + done + count)
             self._head = (self._head + count) % self.capacity
+            self._uncounted = min(self.capacity, self._uncounted + count)
             done += count
+        if self._uncounted >= _COUNTED_TOGETHER:
+            self._count_starts()
         overwritten = max(0, self._held + slots - skip - self.capacity)
         self._held = min(self.capacity, self._held + slots - skip)
         return skip + overwritten + self._make_room()
@@ -223,23 +234,33 @@ class RingStore:
         """Copy `count` slots of a bundle, `[rows, slots]`, from slot `start` to `[slots, rows]` from `at`."""
         block = slice(at, at + count)
         self._owners.put(block, node)
-        for column, store in zip(self._schema.columns, self._columns, strict=True):
-            values = arrays[column.name]
+        for name, store in self._named:
+            values = arrays[name]
             if isinstance(store, Films):
                 assert isinstance(values, Slots)
                 store.put(at, start, count, values)
             else:
                 assert not isinstance(values, Slots)
                 store[block] = values[:, start : start + count].swapaxes(0, 1)
-        starts = self._starts[block]
-        self._mass -= int(starts.sum())
-        starts[:] = start_counts(self._flags, block, self._schema.ticks, self._window)
-        self._mass += int(starts.sum())
+
+    def _count_starts(self) -> None:
+        count, self._uncounted = self._uncounted, 0
+        if not count:
+            return
+        first = (self._head - count) % self.capacity
+        to_end = min(count, self.capacity - first)
+        for block in (slice(first, first + to_end), slice(0, count - to_end)):
+            starts = self._starts[block]
+            self._mass -= int(starts.sum())
+            starts[:] = start_counts(self._flags, block, self._schema.ticks, self._window)
+            self._mass += int(starts.sum())
 
     def _make_room(self) -> int:
         """Let the oldest go while all together is too large; how many went."""
+        if not self._films:
+            return 0
         went = 0
-        while self._films and self.size_bytes > self._capacity_bytes and self._held > 1:
+        while self.size_bytes > self._capacity_bytes and self._held > 1:
             self._clear(self._oldest())
             self._held -= 1
             went += 1
@@ -249,6 +270,7 @@ class RingStore:
         """A place holds nothing any more."""
         for films in self._films:
             films.clear(place)
+        self._count_starts()
         self._mass -= int(self._starts[place])
         self._starts[place] = 0
 
@@ -308,6 +330,7 @@ class RingStore:
 
     def mass(self) -> int:
         """Ticks at which a window may begin."""
+        self._count_starts()
         listed = self._drawable().listed
         return self._mass if listed is None else int(self._starts[listed].sum())
 

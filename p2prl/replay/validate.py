@@ -23,6 +23,8 @@ from p2prl.wire.pictures import Slots
 FLAGS, REWARD = "flags", "reward"
 #: The least and the largest reward of one step; either may be infinite.
 RewardRange = tuple[float, float]
+#: Of an action: one for all of its numbers, or float64 `[*shape]`.
+Bound = Array | float | None
 _DONE = TERMINATED | TRUNCATED
 #: More than any episode lasts, so that sums of lengths stay far from 2**63.
 _MAX_LENGTH = 1 << 40
@@ -105,8 +107,8 @@ def _numbers(arrays: Opened, name: str) -> Array | None:
     return None if isinstance(found, Slots) else found
 
 
-def _bounds(column: Column) -> tuple[Array | None, Array | None]:
-    """The column's low and high, float64: one for all, or `[*shape]`. None for what its dtype keeps anyway."""
+def _bounds(column: Column) -> tuple[Bound, Bound]:
+    """The column's low and high. None for what its dtype keeps anyway."""
     bits = 8 * DTYPE_SIZES[column.dtype]
     least, most = -math.inf, math.inf
     if column.dtype.startswith("int"):
@@ -118,18 +120,24 @@ def _bounds(column: Column) -> tuple[Array | None, Array | None]:
     return low, high
 
 
-def _bound(values: Sequence[float], shape: tuple[int, ...]) -> Array:
-    return np.asarray(values, np.float64).reshape(shape if len(values) > 1 else ())
+def _bound(values: Sequence[float], shape: tuple[int, ...]) -> Array | float:
+    return np.asarray(values, np.float64).reshape(shape) if len(values) > 1 else float(values[0])
 
 
-def _outside(values: Array, low: Array | None, high: Array | None) -> bool:
+def _outside(values: Array, low: Bound, high: Bound) -> bool:
     """Whether one is below `low` or above `high`: the least and the largest speak for the others.
 
     Also of the unused actions of RESET ticks: a learner may index with them before it masks them.
     """
-    if low is not None and (values.min(axis=(0, 1) if low.ndim else None) < low).any():
-        return True
-    return high is not None and bool((values.max(axis=(0, 1) if high.ndim else None) > high).any())
+    if isinstance(low, float):
+        below = float(values.min()) < low
+    else:
+        below = low is not None and bool((values.min(axis=(0, 1)) < low).any())
+    if below or high is None:
+        return below
+    if isinstance(high, float):
+        return float(values.max()) > high
+    return bool((values.max(axis=(0, 1)) > high).any())
 
 
 def _check_flags(flags: Array | None) -> tuple[Array | None, int]:
@@ -155,15 +163,15 @@ def _check_episodes(
     # A sum is finite only if all of it is; where it is not, it may just be large.
     if not math.isfinite(sum(totals) + sum(levels)) and not all(map(math.isfinite, totals + levels)):
         raise RemoteProtocolError("not_finite", "an episode's return or level is NaN or infinite")
-    if min(lengths) < 1 or max(lengths) > _MAX_LENGTH or min(levels) < 0.0 or max(levels) > 1.0:
+    longest = max(lengths)
+    if min(lengths) < 1 or longest > _MAX_LENGTH or min(levels) < 0.0 or max(levels) > 1.0:
         raise RemoteProtocolError(
             "malformed",
-            f"episodes of {min(lengths)} to {max(lengths)} ticks at levels {min(levels)} to {max(levels)}",
+            f"episodes of {min(lengths)} to {longest} ticks at levels {min(levels)} to {max(levels)}",
         )
-    if max(lengths) > max_length:
+    if longest > max_length:
         raise RemoteProtocolError(
-            "out_of_bounds",
-            f"an episode of {max(lengths)} ticks; the environment ends one after {max_length}",
+            "out_of_bounds", f"an episode of {longest} ticks; the environment ends one after {max_length}"
         )
     if reward_range is not None:
         _check_returns(totals, lengths, reward_range)

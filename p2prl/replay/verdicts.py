@@ -1,12 +1,18 @@
-"""The word on one bundle, and what can be judged by its first frame and its version alone."""
+"""A bundle from its offer to the word on it, and what can be judged by its first frame and its version alone."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import msgspec
 
 from p2prl.core.dedup import MAX_SEQ
 from p2prl.core.messages import BundleHeader, Delivery, Verdict
 from p2prl.errors import RemoteProtocolError
+from p2prl.replay.records import StoredBundle
+from p2prl.wire.blocks import Buffer
+from p2prl.wire.bundle import Opened
+from p2prl.wire.frames import Frame
 
 #: A bundle that is this many versions ahead may only be earlier than the broker's word: it is to come again.
 SOON_VERSIONS = 16
@@ -28,6 +34,59 @@ class Accepted(msgspec.Struct, frozen=True):
     episodes: list[tuple[float, int, float]] = []
     lag: int = 0
     text: str = ""
+
+
+class Offer(NamedTuple):
+    """A bundle as it came.
+
+    Attributes:
+        node: the sender's key, from the socket.
+        delivery, header, payload: its three frames.
+    """
+
+    node: str
+    delivery: Delivery
+    header: Frame
+    payload: Buffer
+
+    @property
+    def name(self) -> tuple[str, str, int]:
+        """What it is known by."""
+        return self.node, self.delivery.boot_id, self.delivery.seq
+
+
+class Ready(NamedTuple):
+    """A bundle that passed all checks.
+
+    Attributes:
+        header, arrays: what is in it.
+        lag: as in Accepted.
+    """
+
+    offer: Offer
+    header: BundleHeader
+    arrays: Opened
+    lag: int
+
+    def record(self, first: int) -> StoredBundle:
+        """As it is logged; its sessions get the numbers from `first` on."""
+        (node, delivery, frame, payload), header = self.offer, self.header
+        return StoredBundle(
+            first,
+            header.slots,
+            header.steps,
+            node,
+            delivery.boot_id,
+            delivery.seq,
+            bytes(frame),
+            bytes(payload),
+        )
+
+    def stored(self) -> Accepted:
+        """The word on it, once it is stored."""
+        return Accepted(
+            said(self.offer.delivery, "stored"), self.header.steps, self.header.episodes, self.lag
+        )
 
 
 def check_delivery(delivery: Delivery, run_id: str) -> None:

@@ -16,7 +16,8 @@ from p2prl.words import sized
 Opened = Mapping[str, Array | Slots]
 
 #: What ends a block of each codec.
-_MARKS = {codec: bytes([number]) for number, codec in enumerate(CODECS)}
+_NUMBERS = {codec: number for number, codec in enumerate(CODECS)}
+_MARKS = {codec: bytes([number]) for codec, number in _NUMBERS.items()}
 #: Slots of one bundle.
 MAX_SLOTS = 1024
 #: Bytes of one payload, compressed. Also what the shard's MAXMSGSIZE is set from.
@@ -159,12 +160,16 @@ class BundleReader:
             RemoteProtocolError: `wrong_schema`, `oversize`, `malformed` or `bad_codec`.
         """
         check_header(self._schema, header, len(payload))
+        return self.open_checked(header, payload)
+
+    def open_checked(self, header: BundleHeader, payload: Buffer) -> dict[str, Array | Slots]:
+        """As `open`, of a bundle that `check_header` had nothing against."""
         view = memoryview(payload)
         opened: dict[str, Array | Slots] = {}
         start = 0
         for column, codec, size in zip(self._columns, header.codecs, header.sizes, strict=True):
             name, dtype, rows, row, pictured = column
-            block = _unmarked(codec, view[start : start + size])
+            block = _unmarked(codec, view, start, start + size)
             start += size
             shape = (rows, header.slots, *row)
             if pictured:
@@ -180,11 +185,11 @@ def open_bundle(schema: SessionSchema, header: BundleHeader, payload: Buffer) ->
     return BundleReader(schema).open(header, payload)
 
 
-def _unmarked(codec: str, block: memoryview) -> memoryview:
+def _unmarked(codec: str, payload: memoryview, start: int, end: int) -> memoryview:
     """A block without the byte at its end that says what it is: the header must say the same."""
-    if codec in _MARKS and block[-1:] != _MARKS[codec]:
+    if start == end or payload[end - 1] != _NUMBERS.get(codec, payload[end - 1]):
         raise RemoteProtocolError("bad_codec", f"a block that is not {codec}, as its header says")
-    return block[:-1]
+    return payload[start : end - 1]
 
 
 def decode_bundle(schema: SessionSchema, header: BundleHeader, payload: Buffer) -> dict[str, Array]:

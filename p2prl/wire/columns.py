@@ -43,8 +43,9 @@ CODECS = (*ALWAYS, PLANES, *pictures.AXES)
 
 #: Planes that saved fewer bytes than this are not tried for so many bundles.
 _WORTH_BYTES, _SKIPPED = 16, 15
-#: Up to here one copy, byte by byte, is faster than one for each place of a byte.
-_AT_ONCE_BYTES = 32 * 1024
+#: Up to here one copy, byte by byte, is faster than one for each place of a byte. Alone it would be up to 32 kB; beside
+#: other processes on the same core what it jumps about in does not stay in the first cache.
+_AT_ONCE_BYTES = 8 * 1024
 
 
 class ColumnPacker:
@@ -122,7 +123,10 @@ def unpack_column(codec: str, block: Buffer, dtype: str, shape: tuple[int, ...])
     if codec == PLANES:
         kind = wire_dtype(dtype)
         plain = decompressed(block, math.prod(shape) * kind.itemsize)
-        numbers = from_planes(plain, unsigned(kind.itemsize)).view(kind)
+        if kind.itemsize == 1:
+            numbers = np.frombuffer(plain, kind)
+        else:
+            numbers = from_planes(plain, unsigned(kind.itemsize)).view(kind)
         # A view: whoever keeps it copies it anyway.
         return checked(numbers.reshape(-1, shape[1], shape[0]).T.reshape(shape))
     return unpack(codec, block, dtype, shape)

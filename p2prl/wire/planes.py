@@ -85,7 +85,15 @@ def _compressed(data: Array) -> bytes:
 def to_planes(numbers: Array) -> Array:
     """The bytes `[itemsize, n]` of unsigned integers `[n]`, the lowest first."""
     planes = np.empty((numbers.itemsize, numbers.size), np.uint8)
-    planes[0] = numbers  # what does not fit is cut off
+    if numbers.itemsize == 4:  # most are: by way of their halves
+        halves = np.empty((2, numbers.size), np.uint16)
+        halves[0] = numbers  # what does not fit is cut off
+        halves[1] = numbers >> numbers.dtype.type(16)
+        planes[::2] = halves
+        halves >>= np.uint16(8)
+        planes[1::2] = halves
+        return planes
+    planes[0] = numbers
     for place in range(1, numbers.itemsize):
         planes[place] = numbers >> numbers.dtype.type(8 * place)
     return planes

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from p2prl.core import messages as m
+from p2prl.core.credit import Credit
 from p2prl.net.loop import Loop
 from p2prl.net.sockets import Network
 from p2prl.nodes.players import Players, _Slot
@@ -76,7 +77,6 @@ def seat() -> Iterator[Seat]:
 
 
 def test_a_player_that_plays_on_meanwhile_is_answered_for_two_bundles_at_once(seat: Seat) -> None:
-    seat.slot.patience = 2
     seat.give(0)
     seat.give(1)
     run_until(seat.loop, lambda: seat.credits == [1])
@@ -85,6 +85,7 @@ def test_a_player_that_plays_on_meanwhile_is_answered_for_two_bundles_at_once(se
 
 
 def test_a_player_that_waits_for_the_answer_gets_one_for_each_bundle(seat: Seat) -> None:
+    seat.slot.credit = Credit(fresh=True)
     for serial in range(3):
         seat.give(serial)
         run_until(seat.loop, lambda serial=serial: seat.credits[-1:] == [serial])
@@ -92,12 +93,44 @@ def test_a_player_that_waits_for_the_answer_gets_one_for_each_bundle(seat: Seat)
 
 
 def test_without_room_the_answer_comes_once_there_is_some(seat: Seat) -> None:
-    seat.slot.patience = 2
     seat.room = False
     seat.give(0, 1)
     seat.players.give_credit()
-    assert seat.slot.unanswered == 2
+    assert seat.slot.credit.due
+    assert not seat.credits
     seat.room = True
     seat.players.give_credit()
     run_until(seat.loop, lambda: seat.credits)
     assert seat.credits == [1]
+
+
+def fast() -> Credit:
+    """Of a player whose bundles took no time so far."""
+    credit = Credit()
+    while not credit.gathers:
+        credit.took(1)
+        if credit.due:
+            credit.give(0.0)
+    return credit
+
+
+def test_where_bundles_come_fast_one_answer_is_for_half_of_those_under_way(seat: Seat) -> None:
+    seat.slot.credit = fast()
+    half = seat.slot.credit.bundles // 2
+    seat.give(*range(half - 1))
+    assert not seat.credits
+    seat.give(half - 1)
+    run_until(seat.loop, lambda: seat.credits)
+    assert seat.credits == [half - 1]
+
+
+def test_where_bundles_come_fast_they_are_taken_after_a_moment_and_all_of_them(seat: Seat) -> None:
+    seat.slot.credit = fast()
+    seat.room = False  # so the credit stays as it is
+    for serial in range(10):
+        seat.give(serial)
+    assert seat.taken == list(range(10))
+    seat.room = True
+    seat.players.give_credit()
+    run_until(seat.loop, lambda: seat.credits)
+    assert seat.credits == [9]

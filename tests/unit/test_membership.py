@@ -201,6 +201,10 @@ def test_returns_of_the_least_exploring_slots_are_kept_apart() -> None:
     assert (stats.mean, stats.mean_all, stats.count) == (10.0, 5.0, 2)
     stats.ended([(float(i), 1, 0.0) for i in range(150)])
     assert stats.mean == sum(range(50, 150)) / 100
+    run, node = EpisodeStats(), EpisodeStats()
+    run.ended([(1.0, 3, 0.0)], [])
+    run.ended([(2.0, 3, 0.0), (6.0, 3, 1.0)], [node])  # once for the run and for whom it is of
+    assert (run.count, run.mean, node.count, node.mean, node.mean_all) == (3, 1.5, 2, 2.0, 4.0)
     again = EpisodeStats()
     again.load(stats.save())
     assert (again.mean, again.mean_all, again.count) == (stats.mean, stats.mean_all, stats.count)
