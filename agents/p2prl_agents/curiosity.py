@@ -48,7 +48,7 @@ class Curiosity:
         drawn = self._fixed.initial(seed ^ _SEED, orthogonal=True)
         self._random = {name: torch.from_numpy(values).to(self._device) for name, values in drawn.items()}
         first = self._predictor.initial(seed ^ _SEED + 1, orthogonal=True)
-        self._trainable, self._rate = Trainable(first, device, learning_rate), learning_rate
+        self._trainable, self._rate = Trainable(first, device), learning_rate
         self._seen = Normaliser(observations.size) if observations.size else None
         self._errors = Normaliser(1)
 

@@ -63,7 +63,7 @@ class DQNLearner:
         self._torch, self._ops, self._device = torch, TorchOps(), torch.device(device)
         self._agent = agent
         self._head = make_head(s.distribution, s.atoms, s.value_low, s.value_high, self._tensor)
-        self._trainable = Trainable(agent.network.initial(seed), device, s.learning_rate)
+        self._trainable = Trainable(agent.network.initial(seed), device)
         self._target_flat = self._trainable.flat.clone()
         self._target = self._trainable.views(self._target_flat)
         self._curiosity: Curiosity | None = None
@@ -105,16 +105,17 @@ class DQNLearner:
         """The first tick of each window."""
         s = self._agent.settings
         steps = n_step_of_first(reward, batch["flags"], s.gamma, s.n_step)
-        samples, row = np.arange(len(reward)), steps.row[:, 0]
-        observed = _observed(batch)
-        here = self._inputs({name: values[:, 0] for name, values in observed.items()})
-        there = self._inputs({name: values[samples, row] for name, values in observed.items()})
+        rows = np.zeros((2, len(reward)), np.int64)
+        rows[1] = steps.row[:, 0]
+        samples = np.arange(len(reward))
+        pairs = self._inputs({name: values[samples, rows] for name, values in _observed(batch).items()})
+        here, there = ({name: pair[at] for name, pair in pairs.items()} for at in (0, 1))
         online, target = self._agent.folded(self._trainable.tensors), self._agent.folded(self._target)
         with self._torch.no_grad():
             valued = self._outputs(target, there)
             following = self._best(valued, self._outputs(online, there) if s.double else valued)
         return Ticks(
-            of_actions(self._outputs(online, here), self._actions(batch)[:, :1], self._head.atoms),
+            of_actions(self._outputs(online, here), self._actions(batch["action"][:, :1]), self._head.atoms),
             following,
             self._tensor(steps.partial),
             self._tensor(steps.discount),
@@ -133,7 +134,7 @@ class DQNLearner:
             target = self._unrolled(self._agent.folded(self._target), inputs, state, keep)
         where = (torch.arange(len(reward), device=self._device)[:, None], self._tensor(steps.row))
         valued, choosing = target[where], (online if s.double else target).detach()[where]
-        actions = self._actions(batch)
+        actions = self._actions(batch["action"])
         return Ticks(
             of_actions(online[:, :-1].flatten(0, 1), actions.reshape(-1, 1), self._head.atoms),
             self._best(valued.flatten(0, 1), choosing.flatten(0, 1)),
@@ -192,9 +193,9 @@ class DQNLearner:
             inputs["features"] = normalised(inputs["features"], self._scale)
         return {name: self._tensor(values) for name, values in inputs.items()}
 
-    def _actions(self, batch: Batch) -> Tensor:
-        """int64 `[N, L]`, from 0."""
-        return self._tensor(batch["action"].astype(np.int64) - self._agent.first_action)
+    def _actions(self, actions: Array) -> Tensor:
+        """int64, from 0."""
+        return self._tensor(actions.astype(np.int64) - self._agent.first_action)
 
     def _tensor(self, values: Array) -> Tensor:
         return self._torch.from_numpy(np.ascontiguousarray(values)).to(self._device)

@@ -1,8 +1,8 @@
 """Gradient steps that keep a loss or gradient that is not finite away from the parameters, without slowing a device.
 
 To read a number from a GPU is to wait for it. So on the CPU each update is looked at before it is made. On a device the
-optimiser's kernel is told, by a tensor that lies there too, to change nothing (`found_inf`, as torch.amp.GradScaler
-does), and we look once in so many updates whether that happened; after it did at each one, until as many went well.
+optimiser's kernel is told, by a tensor that lies there too, to change nothing (as torch.amp.GradScaler does), and we
+look once in so many updates whether that happened; after it did at each one, until as many went well.
 """
 
 from __future__ import annotations
@@ -10,27 +10,28 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from p2prl_agents.adam import Adam
+
 
 class FiniteSteps:
-    """Makes an optimiser's steps, or says why not.
+    """Makes Adam's steps, or says why not.
 
     Args:
-        optimiser: of torch, with `fused=True` where `device` is no CPU; else each update there is waited for.
+        adam: where it is not `fused`, each update is waited for.
         device: where the parameters are, `cpu` or another.
         every: updates between two looks at a device.
     """
 
-    def __init__(self, optimiser: Any, device: str, every: int = 50) -> None:
-        self._optimiser = optimiser
-        fused = bool(optimiser.defaults.get("fused"))
-        self._look_first = device == "cpu" or not fused
+    def __init__(self, adam: Adam, device: str, every: int = 50) -> None:
+        self._adam = adam
+        self._look_first = device == "cpu" or not adam.fused
         self._every = every
         #: Updates since the last look at the device, and how many more are to be looked at one by one.
         self._unseen = self._watched = 0
         #: On the device: how many steps it left out since the last look.
         self._left_out: Any = None
 
-    def step(self, loss: Any, norm: Any) -> str:
+    def step(self, loss: Any, norm: Any, learning_rate: float) -> str:
         """One step with the gradients as they are; why it was left out, or an empty string.
 
         Args:
@@ -41,17 +42,16 @@ class FiniteSteps:
             so for all of them, once.
         """
         if not self._look_first:
-            return self._step_on_device(loss, norm)
+            return self._step_on_device(loss, norm, learning_rate)
         why = _why(loss.item(), norm.item())
         if not why:
-            self._optimiser.step()
+            self._adam.step(learning_rate)
         return why
 
-    def _step_on_device(self, loss: Any, norm: Any) -> str:
+    def _step_on_device(self, loss: Any, norm: Any, learning_rate: float) -> str:
         bad = (loss + norm).isfinite().logical_not().float()
         self._left_out = bad if self._left_out is None else self._left_out + bad
-        self._optimiser.grad_scale, self._optimiser.found_inf = None, bad
-        self._optimiser.step()
+        self._adam.step(learning_rate, left_out=bad)
         self._unseen += 1
         self._watched = max(0, self._watched - 1)
         if self._unseen < self._every and not self._watched:

@@ -138,30 +138,34 @@ def n_step(reward: Array, flags: Array, gamma: float, steps: int) -> NStep:
         partial[:, :width] += going * (reward[:, ahead:] * np.float32(gamma**ahead))
         summed[:, :width] += going
         going = going & flows[:, ahead:]
-    return _summed_up(partial, summed, flags, gamma, steps)
+    row = summed + np.arange(ticks)
+    ended = np.take_along_axis(flags, row - 1, axis=1) & TERMINATED
+    return NStep(partial, np.where(ended, np.float32(0), _powers(gamma, steps)[summed]), row)
 
 
 def n_step_of_first(reward: Array, flags: Array, gamma: float, steps: int) -> NStep:
     """As `n_step`, of each session's first tick alone: `[N, 1]`, in a few operations on whole arrays."""
     width = min(steps, flags.shape[1])
-    going = np.ones((len(flags), width), np.float32)
-    np.logical_and.accumulate(_flows(flags)[:, : width - 1], axis=1, out=going[:, 1:])
-    partial = (going * reward[:, :width]) @ _powers(gamma, width)[:width, None]
-    summed = going.sum(axis=1, keepdims=True).astype(np.int64)
-    return _summed_up(partial, summed, flags, gamma, steps)
-
-
-def _summed_up(partial: Array, summed: Array, flags: Array, gamma: float, steps: int) -> NStep:
-    """From how many ticks each sum has to where it ends; `[N, L]`, of the first L ticks."""
-    row = summed + np.arange(summed.shape[1])
-    ended = np.take_along_axis(flags, row - 1, axis=1) & TERMINATED
-    return NStep(partial, np.where(ended, np.float32(0), _powers(gamma, steps)[summed]), row)
+    ends = flags[:, :width] & (TERMINATED | TRUNCATED | RESET)
+    ends[:, :-1] |= flags[:, 1:width] & RESET  # as in `_flows`
+    ends[:, -1] = 1
+    last = (ends != 0).argmax(axis=1)
+    partial = np.einsum("nt,nt->n", reward[:, :width], _sums(gamma, width)[last])
+    ended = flags[np.arange(len(flags)), last] & TERMINATED
+    discount = np.where(ended, np.float32(0), _powers(gamma, width)[last + 1])
+    return NStep(partial[:, None], discount[:, None], last[:, None] + 1)
 
 
 @lru_cache(maxsize=8)
 def _powers(gamma: float, most: int) -> Array:
     """float32 `[most + 1]`: gamma to the number of ticks."""
     return np.array([gamma**count for count in range(most + 1)], np.float32)
+
+
+@lru_cache(maxsize=8)
+def _sums(gamma: float, most: int) -> Array:
+    """float32 `[most, most]`: what each reward weighs in a sum; row t of a sum that ends with tick t."""
+    return np.tril(np.broadcast_to(_powers(gamma, most)[:most], (most, most)))
 
 
 def tightening_bounds(

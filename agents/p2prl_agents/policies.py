@@ -233,14 +233,14 @@ def _apart(values: Tensor) -> Tensor:
 class PolicyLearner:
     """The torch half that the algorithms' learners build on."""
 
-    def __init__(self, nets: ActorCritic, device: str, seed: int, learning_rate: float) -> None:
+    def __init__(self, nets: ActorCritic, device: str, seed: int) -> None:
         import torch  # here, so that a player never pays for it
 
         self.torch = torch
         self.nets = nets
         self._ops = TorchOps()
         self._device = torch.device(device)
-        self.trainable = Trainable(nets.initial(seed), device, learning_rate)
+        self.trainable = Trainable(nets.initial(seed), device)
         self._normaliser = Normaliser(nets.observations.size) if nets.normalise else None
         self.updates, self._seed = 0, seed
 

@@ -104,7 +104,7 @@ class PPOLearner(PolicyLearner):
     """Some epochs of minibatches per batch of sessions."""
 
     def __init__(self, agent: PPO, device: str, seed: int) -> None:
-        super().__init__(agent.nets, device, seed, agent.settings.learning_rate)
+        super().__init__(agent.nets, device, seed)
         self._settings = agent.settings
 
     def update(self, batch: Batch) -> Update:

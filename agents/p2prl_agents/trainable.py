@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from p2prl.learn.contracts import Array
+from p2prl_agents.adam import Adam
 from p2prl_agents.finite import FiniteSteps
 
 _SAVED = ("parameters", "adam_mean", "adam_variance")
@@ -30,9 +31,7 @@ class Trainable:
         tensors: each weight by name, a view into `flat` that gathers gradients.
     """
 
-    def __init__(
-        self, initial: Mapping[str, Array], device: str, learning_rate: float, eps: float = 1e-5
-    ) -> None:
+    def __init__(self, initial: Mapping[str, Array], device: str, eps: float = 1e-5) -> None:
         import torch  # here, so that a player never pays for it
 
         self._torch = torch
@@ -41,13 +40,11 @@ class Trainable:
         drawn = np.concatenate([np.ravel(values) for values in initial.values()]).astype(np.float32)
         self.flat = torch.from_numpy(drawn).to(self._device)
         self._grad = torch.zeros_like(self.flat)
-        self.flat.grad = self._grad
         self.tensors = self.views(self.flat)
         for (name, tensor), grad in zip(self.tensors.items(), self.views(self._grad).values(), strict=True):
             self.tensors[name] = tensor.detach().requires_grad_(True)
             self.tensors[name].grad = grad
-        self._learning_rate, self._eps = learning_rate, eps
-        self._adam = self._new_adam()
+        self._adam = Adam(self.flat, self._grad, eps)
         self._norm = torch.linalg.vector_norm
         self._steps = FiniteSteps(self._adam, self._device.type)
 
@@ -75,8 +72,7 @@ class Trainable:
             return norm
         if norm > max_norm:
             self._grad.mul_(max_norm / norm)
-        self._adam.param_groups[0]["lr"] = learning_rate
-        self._adam.step()
+        self._adam.step(learning_rate)
         return norm
 
     def step_ahead(self, loss: Any, learning_rate: float, max_norm: float) -> str:
@@ -92,20 +88,16 @@ class Trainable:
             self._grad.mul_((max_norm / (norm + 1e-6)).clamp_(max=1.0))
         elif norm.item() > max_norm:
             self._grad.mul_(max_norm / norm.item())
-        self._adam.param_groups[0]["lr"] = learning_rate
-        return self._steps.step(loss.detach(), norm)
+        return self._steps.step(loss.detach(), norm, learning_rate)
 
     def snapshot(self) -> tuple[Any, ...]:
         """The weights, Adam's moments and count as they are now, for `restore`."""
-        state = self._adam.state[self.flat]
-        return self.flat.detach().clone(), {name: value.clone() for name, value in state.items()}
+        return tuple(tensor.clone() for tensor in self._state())
 
     def restore(self, snapshot: tuple[Any, ...]) -> None:
         """As if nothing had been done since `snapshot`."""
-        flat, state = snapshot
-        with self._torch.no_grad():
-            self.flat.copy_(flat)
-        self._adam.state[self.flat] = state
+        for tensor, before in zip(self._state(), snapshot, strict=True):
+            tensor.copy_(before)
 
     def arrays(self) -> dict[str, Array]:
         """Copies of the weights by name."""
@@ -113,33 +105,18 @@ class Trainable:
 
     def save(self) -> dict[str, Array]:
         """The weights, Adam's moments and count, as flat arrays."""
-        moments = self._adam.state[self.flat]
-        zeros = self._torch.zeros_like(self.flat)
-        tensors = (self.flat, moments.get("exp_avg", zeros), moments.get("exp_avg_sq", zeros))
+        *tensors, count = self._state()
         saved = {
-            name: tensor.detach().to("cpu", copy=True).numpy()
-            for name, tensor in zip(_SAVED, tensors, strict=True)
+            name: tensor.to("cpu", copy=True).numpy() for name, tensor in zip(_SAVED, tensors, strict=True)
         }
-        return {**saved, "adam_steps": np.array(int(moments.get("step", 0)), np.int64)}
+        return {**saved, "adam_steps": np.array(int(count.item()), np.int64)}
 
     def load(self, state: Mapping[str, Array]) -> None:
         """Take back what `save` gave."""
-        torch = self._torch
-        flat, mean, variance = (torch.from_numpy(np.array(state[name])).to(self._device) for name in _SAVED)
-        with torch.no_grad():
-            self.flat.copy_(flat)
-        self._adam.state[self.flat] = {
-            "step": torch.tensor(float(state["adam_steps"]), device=self._device if self._fused else "cpu"),
-            "exp_avg": mean,
-            "exp_avg_sq": variance,
-        }
+        *tensors, count = self._state()
+        for name, tensor in zip(_SAVED, tensors, strict=True):
+            tensor.copy_(self._torch.from_numpy(np.array(state[name])))
+        count.fill_(float(state["adam_steps"]))
 
-    def _new_adam(self) -> Any:
-        """Fused (one kernel) where this torch has it for the device; it halves Adam's cost."""
-        adam = self._torch.optim.Adam
-        try:
-            self._fused = True
-            return adam([self.flat], lr=self._learning_rate, eps=self._eps, fused=True)
-        except RuntimeError:
-            self._fused = False
-            return adam([self.flat], lr=self._learning_rate, eps=self._eps)
+    def _state(self) -> tuple[Any, ...]:
+        return self.flat, self._adam.mean, self._adam.variance, self._adam.count

@@ -104,7 +104,7 @@ class VTraceLearner(PolicyLearner):
     """A gradient step per batch of sessions, or several."""
 
     def __init__(self, agent: VTrace, device: str, seed: int) -> None:
-        super().__init__(agent.nets, device, seed, agent.settings.learning_rate)
+        super().__init__(agent.nets, device, seed)
         self._settings = agent.settings
 
     def update(self, batch: Batch) -> Update:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from p2prl_agents.adam import Adam
 from p2prl_agents.finite import FiniteSteps
 
 from p2prl.core.schema import RESET
@@ -108,17 +109,17 @@ class Steps:
     def __init__(self, device: str, every: int) -> None:
         torch = pytest.importorskip("torch")
         self.torch = torch
-        self.parameters = torch.zeros(5, requires_grad=True)
-        self.adam = torch.optim.Adam([self.parameters], lr=0.1, fused=True)
+        self.parameters, self.gradient = torch.zeros(5), torch.zeros(5)
+        self.adam = Adam(self.parameters, self.gradient, eps=1e-8)
         self.steps = FiniteSteps(self.adam, device, every)
 
     def step(self, gradient: float, loss: float = 1.0) -> str:
-        self.parameters.grad = self.torch.full((5,), gradient)
-        return self.steps.step(self.torch.tensor(loss), self.parameters.grad.norm())
+        self.gradient.fill_(gradient)
+        return self.steps.step(self.torch.tensor(loss), self.gradient.norm(), learning_rate=0.1)
 
     def state(self) -> Any:
-        found = self.adam.state[self.parameters]
-        return [self.parameters.detach().clone(), *(found[key].clone() for key in sorted(found))]
+        found = (self.parameters, self.adam.mean, self.adam.variance, self.adam.count)
+        return [tensor.clone() for tensor in found]
 
 
 @pytest.mark.parametrize("device", ["cpu", "as if on a GPU"])
@@ -149,7 +150,7 @@ def test_a_device_is_looked_at_now_and_then_and_closely_when_something_was_wrong
     assert [run.step(1.0) for _ in range(4)] == [""] * 4
     assert [run.step(gradient) for gradient in (nan, 1.0, 1.0)] == [""] * 3
     assert run.step(nan) == "the gradient's norm is nan (2 of the last 4 updates)"
-    assert np.isfinite(run.parameters.detach().numpy()).all()
+    assert np.isfinite(run.parameters.numpy()).all()
 
 
 class Spoiling:
