@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from p2prl.core.messages import MAX_SAMPLE_COUNT
-from p2prl.core.schema import Column, SessionSchema
+from p2prl.core.schema import SessionSchema
 from p2prl.learn.contracts import Array, ReplaySpec
 from p2prl.replay.storage import MAX_SAMPLE_BYTES, in_pictures
-from p2prl.wire.stills import decode_stills, develop
+from p2prl.wire.stills import Darkroom, decode_stills
 from p2prl.words import sized
 
 
@@ -64,6 +64,10 @@ def columns_from_frames(
     return arrays
 
 
-def developed(column: Column, schema: SessionSchema, window: int, values: Array) -> Array:
-    """A column of pictures of a batch, `[count, rows, ...]`: they are decoded here."""
-    return develop(values, schema.rows(column), schema.rows(column, window), column.shape)
+def darkrooms(schema: SessionSchema, window: int) -> dict[str, Darkroom]:
+    """By the names of the columns of pictures: a batch's are developed in them."""
+    return {
+        column.name: Darkroom(schema.rows(column), schema.rows(column, window), column.shape)
+        for column in schema.columns
+        if in_pictures(column)
+    }

@@ -26,8 +26,7 @@ from p2prl.errors import P2prlError
 from p2prl.learn.contracts import Array, ReplaySpec
 from p2prl.learn.gathering import Gatherer
 from p2prl.learn.pacing import GROUPS_AHEAD, group_batches, limiter, ticks_each
-from p2prl.learn.samples import developed
-from p2prl.replay.storage import in_pictures
+from p2prl.learn.samples import darkrooms
 
 #: How long a shard may take to answer before its part is given up, and after how long one that was asked for nothing is
 #: asked for its mass.
@@ -89,7 +88,7 @@ class Sampler:
         self._spec = spec
         self._queue = spec.kind == "queue"
         self._prioritised = spec.kind == "prioritised"
-        self._pictures = [in_pictures(column) for column in schema.columns]
+        self._darkrooms = darkrooms(schema, spec.window)
         #: What a sample counts for in the limiter and in `sampled_total`.
         self._ticks_each = ticks_each(schema, spec)
         self._group_batches = group_batches(schema, spec, gatherer is not None)
@@ -234,10 +233,9 @@ class Sampler:
         self.sampled_total += taken
         if self._queue:
             self.limiter.sampled(taken)
-        batch = {
-            column.name: developed(column, self._schema, self._spec.window, values) if pictures else values
-            for column, pictures, values in zip(self._schema.columns, self._pictures, columns, strict=False)
-        }
+        batch = {column.name: values for column, values in zip(self._schema.columns, columns, strict=False)}
+        for name, darkroom in self._darkrooms.items():
+            batch[name] = darkroom.develop(batch[name])
         batch["version"], *more = columns[len(self._schema.columns) :]
         if self._prioritised:
             probability, shards, ids = more

@@ -88,7 +88,7 @@ def checked(array: Array) -> Array:
     return array
 
 
-def _plain(codec: str, block: Buffer, size: int) -> Buffer:
+def _plain(codec: str, block: Buffer, size: int) -> Buffer | bytearray:
     """The `size` bytes that `block` decodes to."""
     if codec == RAW:
         if len(block) != size:
@@ -99,12 +99,14 @@ def _plain(codec: str, block: Buffer, size: int) -> Buffer:
     return decompressed(block, size)
 
 
-def decompressed(block: Buffer, size: int) -> bytes:
+def decompressed(block: Buffer, size: int, writable: bool = False) -> bytes | bytearray:
     """The `size` bytes that one lz4 block holds; RemoteProtocolError `bad_codec` if it does not."""
     if not 0 < size <= min(MAX_LZ4_BYTES, len(block) * MAX_LZ4_RATIO):
         raise RemoteProtocolError("bad_codec", f"{len(block)} bytes of lz4 cannot hold {size}")
     try:
-        plain: bytes = lz4.block.decompress(block, uncompressed_size=size)
+        plain: bytes | bytearray = lz4.block.decompress(
+            block, uncompressed_size=size, return_bytearray=writable
+        )
     except lz4.block.LZ4BlockError as error:
         raise RemoteProtocolError("bad_codec", f"broken lz4 block: {error}") from error
     if len(plain) != size:

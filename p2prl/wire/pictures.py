@@ -17,6 +17,7 @@ import itertools
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import lz4.block
 import numpy as np
@@ -33,44 +34,53 @@ MIN_BYTES = 512
 _MOST_STACKED = 32
 
 
-@dataclass(frozen=True)
-class Pictures:
-    """The pictures of one slot.
+class Run(NamedTuple):
+    """Rows from `first` to `end` of which none breaks the sequence, and where the first one's oldest picture is."""
+
+    first: int
+    end: int
+    oldest: int
+
+
+class Pictures(NamedTuple):
+    """Some of the pictures of one slot.
 
     Attributes:
-        changed: uint8 `[n, bytes of a picture]`, each picture once: what changed since the one before, or itself.
-        at: int64 `[rows]`, where the newest picture of each row is.
-        shape: of a row. axis: of it, as in AXES.
-        summed: False if they are pictures as they are.
+        kept: uint8 `[n, *shape of a picture]`, each picture once.
+        before: pictures of the slot that were left out at the beginning.
+        runs: of all rows. stack: pictures of a row. axis: which of a row's counts them, as in AXES.
     """
 
-    changed: Array
-    at: Array
-    shape: tuple[int, ...]
+    kept: Array
+    before: int
+    runs: tuple[Run, ...]
+    stack: int
     axis: int | None
-    summed: bool
-
-    def kept(self, first: int = 0, end: int | None = None) -> Array:
-        """Each picture once, uint8 `[end - first, bytes of a picture]`."""
-        part = slice(first, len(self.changed) if end is None else end)
-        return _summed(self.changed, part) if self.summed else self.changed[part]
 
     def write(self, start: int, out: Array) -> None:
-        """Write the rows from `start` on as the environment gave them; no other picture is looked at.
+        """Write the rows from `start` on as the environment gave them.
 
         Args:
             out: uint8 `[rows, *shape]`, as many as are wanted.
         """
-        stack, picture = _parts(self.shape, self.axis)
-        newest = self.at[start : start + len(out)]
-        first = int(newest[0]) - stack + 1
-        kept = self.kept(first, int(newest[-1]) + 1)
-        wanted = newest[:, None] + np.arange(1 - stack - first, 1 - first)
-        if self.axis == -1 or not out.flags.c_contiguous:
-            taken = kept.take(wanted, axis=0).reshape(-1, stack, *picture)
-            out[...] = _from_front(taken, 1, self.axis).reshape(out.shape)
-        else:
-            kept.take(wanted, axis=0, out=out.reshape(len(out), stack, -1), mode="clip")
+        stop = start + len(out)
+        for first, end, oldest in self.runs:
+            begin, upto = max(start, first), min(stop, end)
+            if begin < upto:
+                kept = self.kept[oldest - self.before + begin - first :]
+                out[begin - start : upto - start] = stacks_of(kept, self.stack, upto - begin, self.axis)
+
+
+def stacks_of(kept: Array, stack: int, rows: int, axis: int | None) -> Array:
+    """A view of pictures `[n, *shape of a picture]` as rows that nothing breaks, from the first picture on.
+
+    Each row begins one picture after the row before, and shares the others with it.
+    """
+    if axis is None:
+        return kept[:rows]
+    one, *inner = kept.strides
+    rows_first = np.ndarray((rows, stack, *kept.shape[1:]), np.uint8, kept, 0, (one, one, *inner))
+    return _from_front(rows_first, 1, axis)
 
 
 @dataclass(frozen=True)
@@ -172,7 +182,7 @@ def blocks_of(column: Buffer, slots: int, dtype: str, rows: int, shape: tuple[in
 def check_blocks(column: Slots, rows: int, shape: tuple[int, ...]) -> None:
     """Raises as `unpack_block` does for each slot, without doing all of its work."""
     axis = _axis(column.codec)
-    stack, picture = _parts(shape, axis)
+    stack, picture = parts(shape, axis)
     size, unused = math.prod(picture), -(rows - 1) % 8
     for block in column.blocks:
         breaks, changed = _cut(axis, block, rows)
@@ -181,8 +191,10 @@ def check_blocks(column: Slots, rows: int, shape: tuple[int, ...]) -> None:
         decompressed(changed, (stack + rows - 1 + whole * (stack - 1)) * size)
 
 
-def unpack_block(codec: str, block: Buffer, rows: int, shape: tuple[int, ...]) -> Pictures:
-    """The pictures of one slot.
+def unpack_block(
+    codec: str, block: Buffer, rows: int, shape: tuple[int, ...], first: int = 0, end: int | None = None
+) -> Pictures:
+    """The pictures of one slot, or of its rows from `first` to `end`.
 
     Args:
         codec: a key of AXES, or LZ4 for rows that lie one after the other.
@@ -190,22 +202,42 @@ def unpack_block(codec: str, block: Buffer, rows: int, shape: tuple[int, ...]) -
     Raises:
         RemoteProtocolError: `bad_codec` if it is not exactly `rows` rows of this shape.
     """
-    changed, at = _changed(codec, block, rows, shape)
-    return Pictures(changed, at, shape, AXES.get(codec), codec != LZ4)
-
-
-def _changed(codec: str, block: Buffer, rows: int, shape: tuple[int, ...]) -> tuple[Array, Array]:
-    """What changed from each picture to the next, uint8 `[n, bytes of a picture]`, and where each row's newest is."""
     axis = _axis(codec)
-    stack, picture = _parts(shape, axis)
+    stack, picture = parts(shape, axis)
     front, rest = _cut(axis, block, rows)
-    at = _one_by_one(rows, stack)
-    if any(front):
-        breaks = np.unpackbits(np.frombuffer(front, np.uint8), count=rows - 1)
-        at = stack - 1 + np.concatenate([[0], np.cumsum(np.where(breaks, stack, 1))])
+    runs = runs_of(bytes(front), rows, stack)
     size = math.prod(picture)
-    plain = decompressed(rest, (int(at[-1]) + 1) * size)
-    return np.frombuffer(plain, np.uint8).reshape(-1, size), at
+    plain = decompressed(rest, pictures_in(runs, stack) * size, writable=True)
+    changed = np.frombuffer(plain, np.uint8).reshape(-1, size)
+    oldest, beyond = _needed(runs, stack, first, rows if end is None else end)
+    if codec != LZ4:
+        _sum_up(changed[:beyond], oldest)
+    return Pictures(changed[oldest:beyond].reshape(-1, *picture), oldest, runs, stack, axis)
+
+
+@lru_cache(maxsize=256)
+def runs_of(breaks: bytes, rows: int, stack: int) -> tuple[Run, ...]:
+    """A slot's rows, cut where a row breaks the sequence. `breaks`: the bits in front of a block."""
+    bits = int.from_bytes(breaks, "big") >> max(0, 8 * len(breaks) - (rows - 1))
+    firsts = [0, *(row for row in range(1, rows) if bits >> (rows - 1 - row) & 1)]
+    ends = [*firsts[1:], rows]
+    return tuple(
+        Run(first, end, first + index * (stack - 1))
+        for index, (first, end) in enumerate(zip(firsts, ends, strict=True))
+    )
+
+
+def pictures_in(runs: tuple[Run, ...], stack: int) -> int:
+    """How many pictures these rows have, each counted once."""
+    first, end, oldest = runs[-1]
+    return oldest + end - first + stack - 1
+
+
+def _needed(runs: tuple[Run, ...], stack: int, first: int, end: int) -> tuple[int, int]:
+    """The pictures of the rows from `first` to `end`: the oldest one, and the one after the newest."""
+    begins = next(run for run in reversed(runs) if run.first <= first)
+    ends = next(run for run in reversed(runs) if run.first < end)
+    return begins.oldest + first - begins.first, ends.oldest + end - ends.first + stack - 1
 
 
 def _axis(codec: str) -> int | None:
@@ -221,34 +253,22 @@ def _cut(axis: int | None, block: Buffer, rows: int) -> tuple[memoryview, memory
     return view[:front], view[front:]
 
 
-@lru_cache(maxsize=8)
-def _one_by_one(rows: int, stack: int) -> Array:
-    """Where each row's newest picture is if none breaks the sequence; read-only."""
-    at = np.arange(stack - 1, stack - 1 + rows)
-    at.flags.writeable = False
-    return at
-
-
-def _summed(changed: Array, part: slice) -> Array:
-    """A part of the pictures, from what changed from each to the next."""
-    change, kept = _wide(changed), np.empty((part.stop - part.start, changed.shape[1]), np.uint8)
-    pictures = list(_wide(kept))
-    if part.start:  # what came before is of use as a sum alone
-        np.bitwise_xor.reduce(change[: part.start + 1], axis=0, out=pictures[0])
-    else:
-        pictures[0][:] = change[0]
+def _sum_up(changed: Array, first: int) -> None:
+    """Make what changed from each picture to the next the pictures, from `first` on: where they lie."""
+    change = wide(changed)
+    if first:  # what came before is of use as a sum alone
+        change[first] = np.bitwise_xor.reduce(change[: first + 1], axis=0)
     # One by one: what accumulate does is the same, and slower.
-    for before, new in enumerate(change[part.start + 1 : part.stop]):
-        np.bitwise_xor(pictures[before], new, pictures[before + 1])
-    return kept
+    for before, picture in itertools.pairwise(list(change[first:])):
+        np.bitwise_xor(before, picture, picture)
 
 
-def _wide(rows: Array) -> Array:
+def wide(rows: Array) -> Array:
     """Rows of bytes as rows of words, where they are some."""
     return rows.view(np.uint64) if rows.shape[-1] % 8 == 0 else rows
 
 
-def _parts(shape: tuple[int, ...], axis: int | None) -> tuple[int, tuple[int, ...]]:
+def parts(shape: tuple[int, ...], axis: int | None) -> tuple[int, tuple[int, ...]]:
     """How many pictures a row has, and the shape of one."""
     if axis is None:
         return 1, shape

@@ -99,7 +99,7 @@ def to_planes(numbers: Array) -> Array:
     return planes
 
 
-def from_planes(planes: bytes, dtype: np.dtype[np.unsignedinteger]) -> Array:
+def from_planes(planes: bytes | bytearray, dtype: np.dtype[np.unsignedinteger]) -> Array:
     """What `to_planes` was given: two planes of bytes make one of numbers of two bytes, and so on."""
     found: Array = np.frombuffer(planes, np.uint8).reshape(dtype.itemsize, -1)
     while len(found) > 1:

@@ -7,12 +7,13 @@ and u32 the row it begins at | the blocks
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from p2prl.wire.blocks import LZ4, Array, Buffer
-from p2prl.wire.pictures import AXES, Pictures, unpack_block
+from p2prl.wire.pictures import AXES, unpack_block
+from p2prl.wire.reels import Reel, may_reel
 
 #: A number for each codec of a session's pictures: both ends are of one installation.
 _CODECS = (LZ4, *AXES)
@@ -20,8 +21,7 @@ _BLOCK = np.dtype([("codec", "u1"), ("size", "<u4")])
 _SAMPLE = np.dtype([("block", "<u4"), ("row", "<u4")])
 
 
-@dataclass(frozen=True)
-class Still:
+class Still(NamedTuple):
     """One sample's part of a column of pictures: rows of a session, from `row` on."""
 
     codec: str
@@ -71,21 +71,51 @@ def decode_stills(frame: Buffer, count: int) -> list[Still]:
     return [Still(codecs[at], blocks[at], row) for at, row in samples.tolist()]
 
 
-def develop(stills: Sequence[Still] | Array, session_rows: int, rows: int, shape: tuple[int, ...]) -> Array:
-    """The pictures of some samples, uint8 `[len(stills), rows, *shape]`.
+class Darkroom:
+    """Develops samples of a column of pictures, batch after batch; what it needs of memory it keeps.
 
     Args:
         session_rows: of each whole session.
         rows: of each sample.
-
-    Raises:
-        RemoteProtocolError: a block is broken.
+        shape: of a row.
     """
-    out = np.empty((len(stills), rows, *shape), np.uint8)
-    read: dict[int, Pictures] = {}
-    for index, still in enumerate(stills):
-        key = id(still.block)
-        if key not in read:
-            read[key] = unpack_block(still.codec, still.block, session_rows, shape)
-        read[key].write(still.row, out[index])
-    return out
+
+    def __init__(self, session_rows: int, rows: int, shape: tuple[int, ...]) -> None:
+        self._session_rows, self._rows, self._shape = session_rows, rows, shape
+        self._reels: dict[str, Reel] = {}
+
+    def develop(self, stills: Sequence[Still] | Array) -> Array:
+        """The pictures of some samples, uint8 `[len(stills), rows, *shape]`.
+
+        Raises:
+            RemoteProtocolError: a block is broken.
+        """
+        out = np.empty((len(stills), self._rows, *self._shape), np.uint8)
+        samples: dict[int, list[tuple[int, Still]]] = {}
+        for index, still in enumerate(stills):
+            samples.setdefault(id(still.block), []).append((index, still))
+        # Session by session: what is decoded of one is in the processor's cache until all its samples are written.
+        for same in samples.values():
+            _, still = same[0]
+            reel = self._reel(still.codec)
+            if reel is None:
+                self._develop_rows(same, out)
+                continue
+            reel.load(still.block)
+            for index, _ in same:
+                reel.write(out[index])
+        return out
+
+    def _reel(self, codec: str) -> Reel | None:
+        """Where samples are whole sessions, and it is of use."""
+        if codec not in self._reels and self._rows == self._session_rows and may_reel(codec, self._shape):
+            self._reels[codec] = Reel(codec, self._rows, self._shape)
+        return self._reels.get(codec)
+
+    def _develop_rows(self, same: Sequence[tuple[int, Still]], out: Array) -> None:
+        """Samples of one session, by where they are in the batch."""
+        still, begins = same[0][1], [one.row for _, one in same]
+        first, end = min(begins), max(begins) + self._rows
+        pictures = unpack_block(still.codec, still.block, self._session_rows, self._shape, first, end)
+        for (index, _), row in zip(same, begins, strict=True):
+            pictures.write(row, out[index])

@@ -137,7 +137,7 @@ def _speeds(name: str, bundles: list[Array], turns: int, span_s: float) -> Itera
 def _each_once(codec: str, block: bytes, shape: tuple[int, ...]) -> list[Any]:
     """As a trainer reads them, before they are stacked anew."""
     slots = open_pictures(codec, block, "uint8", shape)
-    return [unpack_block(slots.codec, one, shape[0], shape[2:]).kept() for one in slots.blocks]
+    return [unpack_block(slots.codec, one, shape[0], shape[2:]).kept for one in slots.blocks]
 
 
 def _speed(name: str, found: dict[str, list[float]]) -> Case:

@@ -18,12 +18,12 @@ from p2prl.learn.contracts import Agent, Array, ReplaySpec, Weights, weights_tol
 from p2prl.learn.environments import MakeEnv
 from p2prl.learn.playing import Bundle
 from p2prl.learn.rollout import Rollout
+from p2prl.learn.samples import darkrooms
 from p2prl.learn.spaces import agent_schema
 from p2prl.replay.prioritised import PrioritisedStore
 from p2prl.replay.storage import Drawn, RingStore, in_pictures
 from p2prl.wire.columns import open_pictures, pack_column
 from p2prl.wire.pictures import Slots
-from p2prl.wire.stills import develop
 from p2prl.wire.weights import WeightsDecoder, WeightsEncoder
 
 
@@ -50,12 +50,9 @@ class Ring:
         likely = (
             np.ones(sample.count) if drawn is None else self._ring.mass() * drawn.priorities / drawn.total
         )
+        rooms = darkrooms(self._schema, window)
         batch = {
-            column.name: develop(
-                values, self._schema.rows(column), self._schema.rows(column, window), column.shape
-            )
-            if isinstance(values, list)
-            else values
+            column.name: rooms[column.name].develop(values) if isinstance(values, list) else values
             for column, values in zip(self._schema.columns, sample.columns, strict=True)
         }
         return {**batch, "probability": likely.astype(np.float32), "version": sample.versions}
