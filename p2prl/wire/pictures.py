@@ -32,6 +32,8 @@ AXES: dict[str, int | None] = {PICTURES: None, STACKED_FIRST: 0, STACKED_LAST: -
 MIN_BYTES = 512
 #: More pictures than this are no stack.
 _MOST_STACKED = 32
+#: Stacks are packed in as many slots at once as have rows of so many bytes: two such rows fit a processor's own cache.
+_ROW_BYTES = 256 * 1024
 
 
 class Run(NamedTuple):
@@ -98,8 +100,17 @@ def is_pictures(dtype: str, shape: tuple[int, ...]) -> bool:
 
 def pack_pictures(array: Array, codec: str) -> bytes:
     """The block of a column of pictures, uint8 `[rows, slots, *shape]`, at least one of each; a key of AXES."""
-    # Slot by slot: what is done with one slot then finds it in the processor's cache.
-    blocks = [_pack_slot(array[:, slot], AXES[codec]) for slot in range(array.shape[1])]
+    axis, slots = AXES[codec], array.shape[1]
+    # Some slots at a time, so that what is done with them finds them in the processor's cache.
+    if axis is None:
+        blocks = [_pack(array[:, slot].reshape(len(array), -1)) for slot in range(slots)]
+    else:
+        some = max(1, _ROW_BYTES // math.prod(array.shape[2:]))
+        blocks = [
+            block
+            for first in range(0, slots, some)
+            for block in _pack_stacks(_to_front(array[:, first : first + some], 2, axis))
+        ]
     sizes = b"".join(len(block).to_bytes(4, "little") for block in blocks)
     return sizes + _compressed(b"".join(blocks))
 
@@ -117,13 +128,6 @@ def stacking(array: Array) -> str:
     return PICTURES
 
 
-def _pack_slot(rows: Array, axis: int | None) -> bytes:
-    if axis is None:
-        return _pack(rows.reshape(len(rows), -1))
-    stacks = rows if axis == 0 else np.ascontiguousarray(_to_front(rows, 1, axis))
-    return _pack_stacks(stacks.reshape(*stacks.shape[:2], -1))
-
-
 def _pack(rows: Array) -> bytes:
     """One slot of pictures, `[rows, size]`."""
     changed = np.empty(rows.shape, np.uint8)
@@ -132,21 +136,58 @@ def _pack(rows: Array) -> bytes:
     return _compressed(changed)
 
 
-def _pack_stacks(rows: Array) -> bytes:
-    """One slot of stacks, `[rows, stack, size]`."""
-    count, stack, size = rows.shape
-    pairs = zip(rows[1:, :-1], rows[:-1, 1:], strict=True)
-    # As bytes: nothing that numpy has compares as fast.
-    breaks = [later.tobytes() != earlier.tobytes() for later, earlier in pairs]
-    if any(breaks):
-        row, place = _new(np.array(breaks), stack).nonzero()
-        return np.packbits(breaks).tobytes() + _pack(rows[row, place])
-    # Each row is the one before, moved up by one picture: as above, without copying what is kept.
-    changed = np.empty((count - 1 + stack, size), np.uint8)
-    changed[0] = rows[0, 0]
-    np.bitwise_xor(rows[0, 1:], rows[0, :-1], out=changed[1:stack])
-    np.bitwise_xor(rows[1:, -1], rows[:-1, -1], out=changed[stack:])
-    return bytes((count + 6) // 8) + _compressed(changed)
+def _pack_stacks(rows: Array) -> list[bytes]:
+    """Some slots of stacks, `[rows, slots, stack, *picture]`: the block of each."""
+    breaks, changed = _compared(rows)
+    front = bytes((len(breaks) + 7) // 8)
+    broken: list[bool] = np.any(breaks, axis=0).tolist()
+    return [
+        _pack_broken(rows[:, slot], breaks[:, slot]) if broken[slot] else front + _compressed(changed[slot])
+        for slot in range(len(broken))
+    ]
+
+
+def _compared(rows: Array) -> tuple[Array, Array]:
+    """Each row beside the one before.
+
+    They are read in the order in which they lie, each once, and what is done with one is done with a copy of it in the
+    cache: to fetch them from memory takes longer than all the rest but lz4.
+
+    Returns:
+        breaks: bool `[rows - 1, slots]`, which rows break the sequence.
+        changed: uint8 `[slots, pictures, bytes of a picture]`, as in Pictures if none breaks it; of no use for a slot
+            with a break.
+    """
+    count, slots, stack = rows.shape[:3]
+    size = math.prod(rows.shape[3:])
+    # In a row: all pictures of a slot but its first one, and where they must be in the next row.
+    later = [(at + size, at + stack * size, at) for at in range(0, slots * stack * size, stack * size)]
+    breaks = np.zeros((count - 1, slots), bool)
+    changed = np.empty((slots, count - 1 + stack, size), np.uint8)
+    now, pictures = _copied(rows[0])
+    changed[:, 0] = pictures[:, 0]
+    np.bitwise_xor(pictures[:, 1:], pictures[:, :-1], out=changed[:, 1:stack])
+    for at in range(1, count):
+        before, old = memoryview(now), pictures
+        now, pictures = _copied(rows[at])
+        # As bytes: nothing that numpy has compares as fast.
+        broken = [not now.startswith(before[start:end], place) for start, end, place in later]
+        if True in broken:
+            breaks[at - 1] = broken
+        np.bitwise_xor(pictures[:, -1], old[:, -1], out=changed[:, stack - 1 + at])
+    return breaks, changed
+
+
+def _copied(row: Array) -> tuple[bytes, Array]:
+    """One row of stacks, `[slots, stack, *picture]`: a copy, and the same as uint8 `[slots, stack, size]`."""
+    copy = np.ascontiguousarray(row).tobytes()
+    return copy, np.frombuffer(copy, np.uint8).reshape(*row.shape[:2], -1)
+
+
+def _pack_broken(rows: Array, breaks: Array) -> bytes:
+    """One slot of stacks, `[rows, stack, *picture]`, some of which break the sequence."""
+    row, place = _new(breaks, rows.shape[1]).nonzero()
+    return np.packbits(breaks).tobytes() + _pack(rows[row, place].reshape(len(row), -1))
 
 
 def _compressed(data: Array | bytes) -> bytes:

@@ -70,6 +70,29 @@ def test_a_picture_of_a_stack_travels_once(last: bool) -> None:
     assert same(unpack_column(codec, block, "uint8", array.shape), array)
 
 
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_a_byte_that_differs_anywhere_is_not_lost(data: st.DataObject) -> None:
+    """Stacks that are all but in sequence, in slots that are packed together and in those that are not."""
+    rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
+    rows, slots, last = data.draw(st.integers(2, 10)), data.draw(st.integers(1, 9)), data.draw(st.booleans())
+    side = data.draw(st.sampled_from([24, 130]))  # of 130 three to seven slots are packed at once
+    picture = (side, side) if data.draw(st.booleans()) else (side * side,)
+    films = rng.integers(0, 3, (rows, slots, *picture)).astype(np.uint8)
+    begins = rng.random((rows, slots)) < data.draw(st.sampled_from([0.0, 0.2]))
+    array = stacked(films, data.draw(st.integers(2, 4)), begins, last)
+    for _ in range(data.draw(st.integers(0, 4))):
+        # Often the first byte of a picture, or its last one.
+        array[tuple(data.draw(st.sampled_from([0, most - 1, most // 2])) for most in array.shape)] ^= 1
+    codec = "pictures-last" if last else "pictures-first"
+    block = pictures.pack_pictures(array, codec)
+    assert same(unpack_column(codec, block, "uint8", array.shape), array)
+    together = pictures.blocks_of(block, slots, "uint8", rows, array.shape[2:])
+    for slot, found in enumerate(together):
+        alone = pictures.pack_pictures(array[:, slot : slot + 1], codec)
+        assert pictures.blocks_of(alone, 1, "uint8", rows, array.shape[2:]) == [found]
+
+
 def test_what_moves_little_takes_little() -> None:
     films = film(np.random.default_rng(1), 65, 4, (84, 84))
     array = stacked(films, 4, np.zeros((65, 4), bool))
