@@ -18,6 +18,8 @@ from tests import kit
 from tests.conftest import wait_until
 
 IDLE = ("--agent", str(kit.SAMPLES / "idle.py:Idle"))
+#: One slot that ticks 200 times a second: what is trained on it costs little.
+PACED = ("--env", "tests.samples:Paced-v0", "--envs", "1")
 
 
 class Lan:
@@ -242,14 +244,16 @@ def test_11_an_environment_that_ignores_its_seed_is_named(tmp_path: Path) -> Non
 def test_who_explores_least_is_replaced(tmp_path: Path) -> None:
     base = kit.free_base()
     target = f"127.0.0.1:{base}"
-    with kit.host(tmp_path, "chain", "--players", "0", name=f"s{base}", port=base) as host:
+    with kit.host(
+        tmp_path, *PACED, "--agent", "dqn", "--players", "0", name=f"s{base}", port=base, cwd=kit.ROOT
+    ) as host:
         host.wait_for("started")
         with (
-            kit.join(tmp_path, "--envs", "1", name="first", target=target) as first,
+            kit.join(tmp_path, name="first", target=target, cwd=kit.ROOT) as first,
             kit.Peer(base) as peer,
         ):
             working(peer, "first")
-            with kit.join(tmp_path, "--envs", "1", name="second", target=target):
+            with kit.join(tmp_path, name="second", target=target, cwd=kit.ROOT):
                 assert ranks(working(peer, "second")) == [1]
                 assert ranks(working(peer, "first")) == [0]
                 assert first.end() == 0

@@ -20,7 +20,7 @@ from tests.netns.lab import Lab
 MakeLab = Callable[[int], Lab]
 #: A run that costs the machine next to nothing and whose sessions come evenly: one slot that ticks on the wall clock.
 CALM = ("--env", "realtime", "--agent", "cem", "--envs", "1", "--shards", "1")
-OUTAGE_S = 20.0
+OUTAGE_S = 16.0  # the member is gone to its host after 15 s
 
 
 def start(lan: Lab, i: int, *arguments: str) -> Program:

@@ -14,9 +14,9 @@ from tests.netns.lab import Lab
 
 ROOT = Path(__file__).resolve().parents[2]
 MEMBERS, BASE = 40, 47800
-KBIT, EACH_S, TIMES = 50_000, 3.0, 9
+KBIT, EACH_S, TIMES = 50_000, 2.0, 9
 #: Publications until all have joined; each that is looked at begins on an idle link.
-WARM = 3
+WARM = 4
 
 
 def started(lan: Lab, machine: int, *arguments: object) -> subprocess.Popen[bytes]:
