@@ -409,6 +409,6 @@ def test_9_a_joiner_says_what_it_waits_for_and_gives_up_when_told(tmp_path: Path
         assert "P2PRL_HOME" in second.stderr
         assert holder.end() == 0
         for joiner in (*joiners, nameless):
-            assert joiner.wait(15.0) == 3
+            assert joiner.wait() == 3
             assert "--wait 4" in joiner.stderr
         assert "no.such.host.invalid" in nameless.stderr

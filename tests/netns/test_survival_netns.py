@@ -97,7 +97,7 @@ def test_bad_weather(lab: MakeLab, outage_s: float, capsys: pytest.CaptureFixtur
             assert node["player_reports"][0]["restarts"] == 0
         assert trainer.end() == 0
         for member in members.values():
-            assert member.wait(10) == 0
+            assert member.wait() == 0
     said(capsys, "back at work after " + ", ".join(f"{name} {took[name]:.1f} s" for name in names))
     stopped = trainer.last("stopped")
     assert stopped is not None
@@ -137,7 +137,7 @@ def test_a_host_that_died_comes_back_at_another_address_and_port(
                 member.wait_for("progress", lambda e: e["bundles"]["stored"] > 3, timeout=60)
             for pid in inhabitants(lan, 0):
                 os.kill(pid, signal.SIGKILL)
-            assert first.wait(10) == -signal.SIGKILL
+            assert first.wait() == -signal.SIGKILL
         before = [last(member) for member in members]
         new = move(lan, 0, 200)
         again = machines.enter_context(
@@ -160,7 +160,7 @@ def test_a_host_that_died_comes_back_at_another_address_and_port(
             assert kept(node["bundles"])
         assert again.end() == 0
         for member in members:
-            assert member.wait(10) == 0
+            assert member.wait() == 0
             left = member.last("left")
             assert left is not None
             assert kept(left["bundles"])
