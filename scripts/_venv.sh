@@ -32,7 +32,15 @@ stamp_of() { { printf '%s ' "$1"; "$BIN/python" -V; cat pyproject.toml constrain
 
 stamped() { [ -f "$VENV/stamp-$1" ] && [ "$(cat "$VENV/stamp-$1")" = "$(stamp_of "$1")" ]; }
 
-pip_install() { "$BIN/python" -m pip install --quiet --quiet --disable-pip-version-check -c constraints.txt "$@"; }
+pip_install() {
+  "$BIN/python" -m pip install --quiet --quiet --disable-pip-version-check --no-compile -c constraints.txt "$@"
+}
+
+# To bytecode, on all processors: pip does it on one. Packages hold a few files that are for other Pythons, as templates
+# are; what did not compile here says so where it is imported.
+compile_installed() {
+  "$BIN/python" -m compileall -qq -j 0 "$("$BIN/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" || true
+}
 
 # ensure_venv EXTRA: train, or dev, which includes it. The second time takes no time.
 ensure_venv() {
@@ -51,6 +59,7 @@ ensure_venv() {
   pip_install "$TORCH"
   say "installing p2prl[$extra]"
   pip_install --editable ".[$extra]"
+  compile_installed
   rm -f "$VENV"/stamp-*
   stamp_of "$extra" >"$VENV/stamp-$extra"
 }

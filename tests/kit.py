@@ -161,8 +161,8 @@ class Program:
     def tell(self, number: int = signal.SIGTERM) -> None:
         self._process.send_signal(number)
 
-    def end(self, timeout: float = 10.0, number: int = signal.SIGTERM) -> int:
-        """Send a signal and wait for the end; returns the exit code."""
+    def end(self, timeout: float = 40.0, number: int = signal.SIGTERM) -> int:
+        """Send a signal and wait for the end; returns the exit code. What must fail is a command that hangs."""
         self.tell(number)
         return self.wait(timeout)
 

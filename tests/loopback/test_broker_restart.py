@@ -58,7 +58,7 @@ def test_a_member_of_a_killed_host_plays_for_the_next_run_on_the_same_host(tmp_p
                 assert row["state"] == "working"
                 assert kit.balanced(row["bundles"])
                 assert second.end() == 0
-            assert joiner.wait(10) == 0
+            assert joiner.wait() == 0
     assert "the host began another run" in joiner.stderr
 
 

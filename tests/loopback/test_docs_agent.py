@@ -32,7 +32,7 @@ def test_it_learns_from_a_host_and_from_a_joiner_that_has_its_own_copy(tmp_path:
         with kit.join(tmp_path, "--agent", f"{theirs}:Tabular", target=f"127.0.0.1:{base}") as joiner:
             joiner.wait_for("joined")
             assert host.wait(90) == 0
-            assert joiner.wait(10) == 0
+            assert joiner.wait() == 0
     stopped = host.last("stopped")
     assert stopped is not None
     # The mean of 100 episodes of rung 0, which acts at random once in a hundred ticks.

@@ -66,7 +66,7 @@ def test_numpy_agents_host_and_join_without_torch(light_python: Path, tmp_path: 
         kit.join(tmp_path, python=python) as joiner,
     ):
         assert host.wait(60) == 0
-        assert joiner.wait(10) == 0
+        assert joiner.wait() == 0
         stopped = host.last("stopped")
     assert stopped is not None
     assert stopped["updates"] > 0
@@ -80,7 +80,7 @@ def test_dqn_joins_without_torch(light_python: Path, tmp_path: Path) -> None:
         kit.join(tmp_path, python=str(light_python)) as joiner,
     ):
         assert host.wait(60) == 0
-        assert joiner.wait(10) == 0
+        assert joiner.wait() == 0
         stopped = host.last("stopped")
     assert stopped is not None
     assert stopped["updates"] > 0

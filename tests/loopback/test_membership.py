@@ -145,7 +145,7 @@ def test_7_8_a_killed_joiner_comes_back_as_the_same_row(lan: Lan) -> None:
             assert isinstance(again, m.NodeStatus)
             assert again.key == first.key
             assert again.bundles.balanced()
-            assert joiner.end(5.0) == 0
+            assert joiner.end() == 0
 
 
 def test_10_a_members_key_cannot_write_weights_or_stop_the_run(lan: Lan) -> None:

@@ -41,7 +41,7 @@ def test_a_joiner_plays_for_a_host_without_players(tmp_path: Path) -> None:
             assert (row["name"], row["state"], row["players"]) == ("joiner", "working", 1)
             assert kit.balanced(row["bundles"])
             assert host.end() == 0
-            assert joiner.wait(10) == 0
+            assert joiner.wait() == 0
         left = joiner.last("left")
     assert left is not None
     assert left["reason"] == "stopped"

@@ -139,7 +139,7 @@ def test_new_flags_win_over_what_the_run_had(killed: Killed, tmp_path: Path) -> 
         "--set", f"replay.capacity_bytes={20 * session}",
         "--set", "train.keep_checkpoints=1",
         "--set", "agent.samples_per_insert=0.2",
-        "--stop-steps", str(killed.steps + 2000),
+        "--stop-steps", str(killed.steps + 4000),  # of 600 a second: not before the status was seen
     )  # fmt: skip
     with resumed(tmp_path, results, *flags) as run:
         progress = run.host.wait_for("progress", lambda e: e["steps"] > killed.steps + 300)

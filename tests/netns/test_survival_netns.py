@@ -22,7 +22,8 @@ from tests.netns.lab import INTERFACE, Lab
 from tests.netns.test_run_netns import CALM, host, inhabitants, kept, start, status
 
 MakeLab = Callable[[int], Lab]
-OUTAGE_S = 60.0
+#: Longer than the 15 s after which a silent member is gone to its host.
+OUTAGE_S, LONG_S = 20.0, 60.0
 #: How long a flapping cable is in, and how long it is out.
 IN_S, OUT_S = 4.0, 3.0
 #: What G2's cases 14 and 21 allow.
@@ -49,8 +50,9 @@ def said(capsys: pytest.CaptureFixture[str], text: str) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_a_minute_of_bad_weather(lab: MakeLab, capsys: pytest.CaptureFixture[str]) -> None:
-    """At once: one joiner is frozen for a minute, one unplugged, one has a loose cable, and one has nothing of it."""
+@pytest.mark.parametrize("outage_s", [OUTAGE_S, pytest.param(LONG_S, marks=pytest.mark.slow)])
+def test_bad_weather(lab: MakeLab, outage_s: float, capsys: pytest.CaptureFixture[str]) -> None:
+    """At once: one joiner is frozen for a while, one unplugged, one has a loose cable, and one has nothing of it."""
     names = ("calm", "frozen", "unplugged", "loose")
     lan = lab(5)
     with ExitStack() as machines:
@@ -69,7 +71,7 @@ def test_a_minute_of_bad_weather(lab: MakeLab, capsys: pytest.CaptureFixture[str
         tell_all(frozen, signal.SIGSTOP)
         lan.link_down(1 + names.index("unplugged"))
         began = time.monotonic()
-        while time.monotonic() - began < OUTAGE_S:
+        while time.monotonic() - began < outage_s:
             lan.link_down(1 + names.index("loose"))
             pause(OUT_S)
             lan.link_up(1 + names.index("loose"))
@@ -84,7 +86,7 @@ def test_a_minute_of_bad_weather(lab: MakeLab, capsys: pytest.CaptureFixture[str
             members[name].wait_for("progress", conditions[name], timeout=RECOVERY_S)
             took[name] = time.monotonic() - ended
         # The one that had nothing of it played on all the while.
-        assert last(members["calm"])["steps"] - calm["steps"] > 0.8 * OUTAGE_S * 100
+        assert last(members["calm"])["steps"] - calm["steps"] > 0.8 * outage_s * 100
         wait_until(
             lambda: all(node["state"] == "working" for node in status(lan, 0)["nodes"]),
             RECOVERY_S,
@@ -95,7 +97,7 @@ def test_a_minute_of_bad_weather(lab: MakeLab, capsys: pytest.CaptureFixture[str
             assert node["player_reports"][0]["restarts"] == 0
         assert trainer.end() == 0
         for member in members.values():
-            assert member.wait(10) == 0
+            assert member.wait() == 0
     said(capsys, "back at work after " + ", ".join(f"{name} {took[name]:.1f} s" for name in names))
     stopped = trainer.last("stopped")
     assert stopped is not None
@@ -135,7 +137,7 @@ def test_a_host_that_died_comes_back_at_another_address_and_port(
                 member.wait_for("progress", lambda e: e["bundles"]["stored"] > 3, timeout=60)
             for pid in inhabitants(lan, 0):
                 os.kill(pid, signal.SIGKILL)
-            assert first.wait(10) == -signal.SIGKILL
+            assert first.wait() == -signal.SIGKILL
         before = [last(member) for member in members]
         new = move(lan, 0, 200)
         again = machines.enter_context(
@@ -158,7 +160,7 @@ def test_a_host_that_died_comes_back_at_another_address_and_port(
             assert kept(node["bundles"])
         assert again.end() == 0
         for member in members:
-            assert member.wait(10) == 0
+            assert member.wait() == 0
             left = member.last("left")
             assert left is not None
             assert kept(left["bundles"])
