@@ -274,6 +274,8 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Killed:
         results = Path(started["results"])
         wait_until(lambda: len(list((results / "checkpoints").glob("0*/DONE"))) >= 3, 30.0)
         with kit.Peer(base) as peer:
+            # The shards tell the broker twice a second what they hold.
+            wait_until(lambda: any(shard.stored for shard in peer.status().shards), 30.0)
             status = peer.status()
         children = program.children()
         assert {child.cmdline()[-1] for child in children} == {
