@@ -139,12 +139,15 @@ def _pack(rows: Array) -> bytes:
 def _pack_stacks(rows: Array) -> list[bytes]:
     """Some slots of stacks, `[rows, slots, stack, *picture]`: the block of each."""
     breaks, changed = _compared(rows)
-    front = bytes((len(breaks) + 7) // 8)
-    broken: list[bool] = np.any(breaks, axis=0).tolist()
-    return [
-        _pack_broken(rows[:, slot], breaks[:, slot]) if broken[slot] else front + _compressed(changed[slot])
-        for slot in range(len(broken))
-    ]
+    unbroken = bytes((len(breaks) + 7) // 8)
+    blocks = []
+    for slot, is_broken in enumerate(np.any(breaks, axis=0).tolist()):
+        if is_broken:
+            whole = _with_whole_rows(changed[slot], rows[:, slot], breaks[:, slot])
+            blocks.append(np.packbits(breaks[:, slot]).tobytes() + _compressed(whole))
+        else:
+            blocks.append(unbroken + _compressed(changed[slot]))
+    return blocks
 
 
 def _compared(rows: Array) -> tuple[Array, Array]:
@@ -155,8 +158,8 @@ def _compared(rows: Array) -> tuple[Array, Array]:
 
     Returns:
         breaks: bool `[rows - 1, slots]`, which rows break the sequence.
-        changed: uint8 `[slots, pictures, bytes of a picture]`, as in Pictures if none breaks it; of no use for a slot
-            with a break.
+        changed: uint8 `[slots, pictures, bytes of a picture]`, as in Pictures if none breaks it: of the first row what
+            changed from each picture to the next, then of each row what changed from the newest picture before.
     """
     count, slots, stack = rows.shape[:3]
     size = math.prod(rows.shape[3:])
@@ -164,12 +167,12 @@ def _compared(rows: Array) -> tuple[Array, Array]:
     later = [(at + size, at + stack * size, at) for at in range(0, slots * stack * size, stack * size)]
     breaks = np.zeros((count - 1, slots), bool)
     changed = np.empty((slots, count - 1 + stack, size), np.uint8)
-    now, pictures = _copied(rows[0])
+    now, pictures = _copied(rows[0], size)
     changed[:, 0] = pictures[:, 0]
     np.bitwise_xor(pictures[:, 1:], pictures[:, :-1], out=changed[:, 1:stack])
     for at in range(1, count):
         before, old = memoryview(now), pictures
-        now, pictures = _copied(rows[at])
+        now, pictures = _copied(rows[at], size)
         # As bytes: nothing that numpy has compares as fast.
         broken = [not now.startswith(before[start:end], place) for start, end, place in later]
         if True in broken:
@@ -178,29 +181,26 @@ def _compared(rows: Array) -> tuple[Array, Array]:
     return breaks, changed
 
 
-def _copied(row: Array) -> tuple[bytes, Array]:
+def _copied(row: Array, size: int) -> tuple[bytes, Array]:
     """One row of stacks, `[slots, stack, *picture]`: a copy, and the same as uint8 `[slots, stack, size]`."""
     copy = np.ascontiguousarray(row).tobytes()
-    return copy, np.frombuffer(copy, np.uint8).reshape(*row.shape[:2], -1)
+    return copy, np.frombuffer(copy, np.uint8).reshape(row.shape[0], row.shape[1], size)
 
 
-def _pack_broken(rows: Array, breaks: Array) -> bytes:
-    """One slot of stacks, `[rows, stack, *picture]`, some of which break the sequence."""
-    row, place = _new(breaks, rows.shape[1]).nonzero()
-    return np.packbits(breaks).tobytes() + _pack(rows[row, place].reshape(len(row), -1))
+def _with_whole_rows(changed: Array, rows: Array, breaks: Array) -> Array:
+    """What changed in one slot, with all pictures of each row that breaks the sequence in the place of its newest."""
+    stack, size = rows.shape[1], changed.shape[1]
+    parts, done = [], 0
+    for row in (np.flatnonzero(breaks) + 1).tolist():
+        newest, pictures = rows[row - 1, -1].reshape(1, size), rows[row].reshape(stack, size)
+        parts += [changed[done : stack - 1 + row], pictures[:1] ^ newest, pictures[1:] ^ pictures[:-1]]
+        done = stack + row
+    return np.concatenate([*parts, changed[done:]])
 
 
 def _compressed(data: Array | bytes) -> bytes:
     block: bytes = lz4.block.compress(data, store_size=False)
     return block
-
-
-def _new(breaks: Array, stack: int) -> Array:
-    """bool `[rows, stack]`: the pictures that are kept."""
-    new = np.zeros((len(breaks) + 1, stack), bool)
-    new[:, -1] = new[0] = True
-    new[1:][breaks] = True
-    return new
 
 
 def blocks_of(column: Buffer, slots: int, dtype: str, rows: int, shape: tuple[int, ...]) -> list[memoryview]:
