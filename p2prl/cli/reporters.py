@@ -19,6 +19,8 @@ from p2prl.nodes.report import HostStarted, HostStopped, Joined, Left, MemberSta
 from p2prl.words import many
 
 _PLAIN_INTERVAL_S = 5.0
+#: A warning that comes and goes within so long is the same one.
+_SAME_S = 60.0
 _MOST_HISTORY = 2000
 Clock = Callable[[], float]
 _R = TypeVar("_R", bound="Reporter")
@@ -146,7 +148,8 @@ class PlainHost(_Plain):
     def __init__(self, verbose: bool = False, now: Clock = time.monotonic) -> None:
         super().__init__(verbose, now)
         self._info: HostStarted | None = None
-        self._warnings: set[str] = set()
+        #: When each was last there.
+        self._warnings: dict[str, float] = {}
         self._code = joincode.JoinCode(now)
 
     def started(self, info: HostStarted) -> None:
@@ -166,13 +169,13 @@ class PlainHost(_Plain):
             self._line(f"join code  {text.plain}")
 
     def status(self, status: StatusReply) -> None:
-        """HostReporter.status; a warning is told when it is new."""
-        waiting = view.waiting_line(status)
-        warnings = [*status.warnings, *([waiting] if waiting else [])]
-        for warning in warnings:
+        """HostReporter.status; a warning is told when it is new, or was gone for a while."""
+        waiting, now = view.waiting_line(status), self._now()
+        for warning in [*status.warnings, *([waiting] if waiting else [])]:
             if warning not in self._warnings and not view.repeats_trainer(status, warning):
                 self.log("warning", "host", warning)
-        self._warnings = set(warnings)
+            self._warnings[warning] = now
+        self._warnings = {text: at for text, at in self._warnings.items() if now - at < _SAME_S}
         if self._due():
             self._line(view.run_line(status))
 

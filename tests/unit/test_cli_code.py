@@ -75,6 +75,21 @@ def test_a_waiting_node_is_told_when_it_is_new(capsys: pytest.CaptureFixture[str
     assert "2 nodes wait to be let in (ann, bob): p2prl nodes" in told[1]
 
 
+def test_a_warning_that_comes_and_goes_is_told_once_until_it_was_gone_for_long(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    clock = Clock()
+    host = PlainHost(now=clock)
+    for warnings in (["late"], [], ["late"], []):
+        host.status(samples.status(warnings=warnings))
+        clock.time += 50.0
+    assert capsys.readouterr().err.count("late") == 1
+    clock.time += 50.0
+    for warnings in ([], ["late"]):
+        host.status(samples.status(warnings=warnings))
+    assert capsys.readouterr().err.count("late") == 1
+
+
 def test_the_time_that_is_left_runs_down() -> None:
     clock = Clock()
     code = JoinCode(clock)
