@@ -100,20 +100,20 @@ def test_a_host_that_cannot_start_sets_nothing_aside(run: Path, tmp_path: Path) 
 
 
 def test_a_killed_run_goes_on_to_its_end_and_an_ended_one_says_how_to_lift_it(tmp_path: Path) -> None:
-    settings = (*PACED, *OFTEN, "--players", "1", "--stop-steps", "1500")
+    settings = (*PACED, *OFTEN, "--players", "1", "--stop-steps", "1000")
     with hosted(tmp_path, settings=settings) as run:
-        run.host.wait_for("progress", lambda e: 300 < e["steps"] < 1500, RECOVERY_S)
+        run.host.wait_for("progress", lambda e: 300 < e["steps"] < 1000, RECOVERY_S)
         run.host.kill()
     with hosted(tmp_path, "--resume", "--results", str(run.results), "--players", "1") as again:
         assert again.host.wait(RECOVERY_S) == 0
         stopped = again.host.last("stopped")
     assert stopped is not None
     assert stopped["reason"] == "steps"
-    assert stopped["steps"] >= 1500
+    assert stopped["steps"] >= 1000
     before = contents(run.results)
     code, why = refused(tmp_path, kit.free_base(), run.results)
     assert (code, contents(run.results)) == (2, before), why
-    assert "stop.steps = 1500" in why
+    assert "stop.steps = 1000" in why
     assert "--no-stop" in why
     with hosted(tmp_path, "--resume", "--results", str(run.results), "--players", "1", "--no-stop") as on:
         on.host.wait_for("progress", lambda e: e["steps"] > stopped["steps"] + 100, RECOVERY_S)

@@ -92,7 +92,11 @@ def test_a_killed_joiner_is_seen_to_be_gone_and_comes_back_as_the_same_node(
             watch = survival.Watch()
             psutil.wait_procs(players, 10.0)
             assert not any(player.is_running() for player in players), "a player outlives its member"
-        wait_until(lambda: run.row()["state"] == "gone", 30.0, "it is shown as gone")
+        with kit.Peer(run.base) as peer:
+            wait_until(
+                lambda: [n.state for n in peer.status().nodes] == ["gone"], 30.0, "it is shown as gone"
+            )
+        assert run.row()["state"] == "gone"
         gone_s = watch.seconds()
         survival.nothing_lost(run.kept(), run.key(), acknowledged)
         with run.join() as second:

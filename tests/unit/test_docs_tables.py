@@ -68,11 +68,15 @@ def rows(page: Path) -> list[list[str]]:
     return found
 
 
-@pytest.mark.parametrize("name", sorted(_WANTED))
-def test_each_row_names_a_test_that_exists(name: str) -> None:
-    named = [node.strip(" `") for cells in rows(_DOCS / name) for node in cells[-1].split("<br>")]
-    assert len(named) >= len(_WANTED[name])
-    files = sorted({node.partition("::")[0] for node in named})
+def named(name: str) -> list[str]:
+    """The tests that a page's table names."""
+    return [node.strip(" `") for cells in rows(_DOCS / name) for node in cells[-1].split("<br>")]
+
+
+@pytest.fixture(scope="module")
+def there() -> set[str]:
+    """The tests of all files that are named, each with its parameters and without."""
+    files = sorted({node.partition("::")[0] for name in _WANTED for node in named(name)})
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *files],
         cwd=ROOT,
@@ -80,9 +84,15 @@ def test_each_row_names_a_test_that_exists(name: str) -> None:
         text=True,
         check=False,
     )
-    there = {line for line in done.stdout.splitlines() if "::" in line}
-    whole = there | {line.partition("[")[0] for line in there}
-    assert not [node for node in named if node not in whole], done.stdout[-2000:] + done.stderr[-2000:]
+    found = {line for line in done.stdout.splitlines() if "::" in line}
+    assert found, done.stdout[-2000:] + done.stderr[-2000:]
+    return found | {line.partition("[")[0] for line in found}
+
+
+@pytest.mark.parametrize("name", sorted(_WANTED))
+def test_each_row_names_a_test_that_exists(name: str, there: set[str]) -> None:
+    assert len(named(name)) >= len(_WANTED[name])
+    assert not [node for node in named(name) if node not in there]
 
 
 @pytest.mark.parametrize("name", sorted(_WANTED))

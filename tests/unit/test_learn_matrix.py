@@ -85,18 +85,31 @@ def test_a_name_may_be_the_beginning_of_many() -> None:
 SHORT = [one for one in ROWS if one.short]
 
 
-@pytest.mark.parametrize("one", SHORT, ids=lambda one: one.name)
-def test_a_short_row_has_a_test_that_is_not_slow(one: Row) -> None:
+def of_learning(one: Row) -> tuple[str, str]:
+    """The file and the name of a short row's test."""
     file, _, name = one.short.partition("::")
-    source = ROOT / "tests" / "learning" / f"test_learning_{file}"
+    return f"tests/learning/test_learning_{file}", name
+
+
+@pytest.fixture(scope="module")
+def not_slow() -> set[str]:
+    """The tests in all these files that are not slow, each with its parameters and without."""
+    files = sorted({of_learning(one)[0] for one in SHORT})
     collected = subprocess.run(
-        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "not slow", f"{source}::{name}"],
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "not slow", *files],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
     )
     assert collected.returncode == 0, collected.stdout
+    there = {line for line in collected.stdout.splitlines() if "::" in line}
+    return there | {line.partition("[")[0] for line in there}
+
+
+@pytest.mark.parametrize("one", SHORT, ids=lambda one: one.name)
+def test_a_short_row_has_a_test_that_is_not_slow(one: Row, not_slow: set[str]) -> None:
+    assert "::".join(of_learning(one)) in not_slow
 
 
 def test_bars_name_rows_that_come_before() -> None:
