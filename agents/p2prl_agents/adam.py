@@ -39,16 +39,18 @@ class Adam:
             left_out: a float32 tensor on the device; where it is 1, the kernel changes nothing. Of `fused` only.
         """
         if self.fused:
-            self._by_kernel([self._flat, self._grad, self.mean, self.variance], learning_rate, left_out)
+            self._by_kernel((self._flat, self._grad, self.mean, self.variance), learning_rate, left_out)
         else:
             self._by_hand(learning_rate)
 
-    def _by_kernel(self, tensors: list[Any], learning_rate: float, left_out: Any = None) -> None:
+    def _by_kernel(
+        self, tensors: tuple[Any, Any, Any, Any], learning_rate: float, left_out: Any = None
+    ) -> None:
+        flat, grad, mean, variance = tensors
         count = self.count
         count.add_(1)
         self._torch._fused_adam_(
-            *([tensor] for tensor in tensors),
-            *([], [count]),
+            *([flat], [grad], [mean], [variance], [], [count]),
             lr=learning_rate,
             beta1=_MEAN,
             beta2=_SQUARE,
@@ -74,7 +76,8 @@ class Adam:
     def _has_kernel(self) -> bool:
         """Tried, on a single number: torch does not say."""
         try:
-            self._by_kernel([self._torch.zeros_like(self._flat[:1]) for _ in range(4)], 0.0)
+            zero = self._torch.zeros_like(self._flat[:1])
+            self._by_kernel((zero, zero.clone(), zero.clone(), zero.clone()), 0.0)
         except (AttributeError, RuntimeError, TypeError):
             return False
         finally:

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
-import numpy as np
 
 from p2prl import __version__
 from p2prl.core import messages as m
@@ -45,8 +44,8 @@ log = logging.getLogger("p2prl")
 
 _REPORT_S = 0.05
 #: Where samples are in shared memory, small updates are made one after the other for so long before the sockets are
-#: looked at again: there are many batches ahead.
-_MOMENT_S = 0.001
+#: looked at again, which costs a fiftieth of one: there are many batches ahead.
+_MOMENT_S = 0.005
 _SAMPLE_LIMITS = Limits(message_bytes=1_000_000_000, send_messages=100, receive_messages=100)
 #: For the broker's last word, which was sent before the order to end.
 _LAST_WORD_S = 0.5
@@ -200,8 +199,8 @@ class Trainer:
 
     def _update(self, batch: Batch) -> None:
         assert self.learner is not None
-        older = np.maximum(0, self.publisher.version - batch["version"])
-        self._lags.add({"lag": int(older.sum()) / len(older)})
+        versions = batch["version"]
+        self._lags.add({"lag": max(0.0, self.publisher.version - int(versions.sum()) / len(versions))})
         began = self.loop.now()
         update = self.learner.update(batch)
         now = self.loop.now()
