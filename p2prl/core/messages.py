@@ -21,6 +21,9 @@ PROTOCOL = 2
 #: The format of weights that this p2prl sends, and the only one that it reads (wire/weights.py).
 WEIGHTS_CODEC = "keyframes"
 
+#: Formats of a bundle's columns that everyone reads: what fits no other is sent as one of these (wire/columns.py).
+BUNDLE_CODECS = ("raw", "lz4")
+
 #: Most samples that one SampleAsk may ask for.
 MAX_SAMPLE_COUNT = 100_000
 
@@ -227,7 +230,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
         when_full, window_bytes, window_bundles: the player's and member's flow control.
         max_lag: sessions older than this many versions are stale; 0 for no limit.
         fresh: players wait for room before they play, so that they play with the newest weights.
-        codecs: of bundles, those that the shards read: players use no other. `raw` and `lz4` are always among them.
+        codecs: of bundles, those that the shards read: players use no other. BUNDLE_CODECS are always among them.
     """
 
     run_id: str
@@ -249,7 +252,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     max_lag: int
     envs: int
     fresh: bool = False
-    codecs: tuple[str, ...] = ("raw", "lz4")
+    codecs: tuple[str, ...] = BUNDLE_CODECS
 
 
 class Seat(msgspec.Struct, frozen=True, kw_only=True):

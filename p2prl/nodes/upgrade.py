@@ -9,7 +9,6 @@ from p2prl import __version__
 from p2prl.core import messages as m
 from p2prl.core.bounds import line
 from p2prl.errors import UpgradeNeeded
-from p2prl.wire.columns import ALWAYS
 
 log = logging.getLogger("p2prl")
 
@@ -32,7 +31,7 @@ def check_codec(header: m.WeightsHeader, host_version: str) -> None:
 
 def check_bundle_codecs(welcome: m.Welcome) -> None:
     """Raises UpgradeNeeded if shards do not read what this node's players send; of the other formats they need none."""
-    if missing := [codec for codec in ALWAYS if codec not in welcome.run.codecs]:
+    if missing := [codec for codec in m.BUNDLE_CODECS if codec not in welcome.run.codecs]:
         host, node = line(welcome.version, 20), __version__
         names = ", ".join(line(name, 40) for name in welcome.run.codecs[:_NAMED]) or "nothing"
         raise UpgradeNeeded(

@@ -17,6 +17,7 @@ from collections.abc import Collection
 import lz4.block
 import numpy as np
 
+from p2prl.core.messages import BUNDLE_CODECS
 from p2prl.core.schema import DTYPE_SIZES
 from p2prl.errors import LocalProtocolError
 from p2prl.wire import pictures
@@ -35,10 +36,8 @@ from p2prl.wire.blocks import (
 )
 from p2prl.wire.planes import PLANES, from_planes, to_planes, unsigned
 
-#: What everyone reads: a column that fits no other format is sent as one of these.
-ALWAYS = (RAW, LZ4)
 #: All that this p2prl can read.
-CODECS = (*ALWAYS, PLANES, *pictures.AXES)
+CODECS = (*BUNDLE_CODECS, PLANES, *pictures.AXES)
 
 
 #: Planes that saved fewer bytes than this are not tried for so many bundles.

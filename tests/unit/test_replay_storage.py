@@ -135,7 +135,7 @@ def test_a_sample_larger_than_any_machine() -> None:
 
 
 def test_a_capacity_that_no_machine_has_is_refused_with_its_size() -> None:
-    with pytest.raises(LimitsForbid, match=r"MB a shard; set replay\.capacity_bytes lower"):
+    with pytest.raises(LimitsForbid, match=r"[0-9] TB a shard; set replay\.capacity_bytes lower"):
         RingStore(CARTPOLE, 1 << 60, 1, np.random.default_rng(0))
 
 
