@@ -41,8 +41,9 @@ log = logging.getLogger("p2prl")
 
 #: Bundles taken before receipts go out and samples are looked after; and no more once this many seconds passed.
 _PER_TURN, _TURN_S = 100, 0.2
-#: Bundles that are judged and logged together come to about so many bytes, as they were sent: they stay in the cache.
-_TOGETHER_BYTES = 256 * 1024
+#: Bundles that are judged and logged together, and about how many bytes they come to, as they were sent: decoded they
+#: take some times as much, and are to stay in the cache.
+_TOGETHER, _TOGETHER_BYTES = 16, 256 * 1024
 #: Bundles gather for so long after a turn that found few: a turn costs a shard as much as a bundle, and its receipts
 #: cost the broker and the members more. Not where players wait for the receipts before they play on.
 _GATHER_S = 0.01
@@ -197,7 +198,7 @@ class Shard:
                 break
             now = self.loop.now()
             size += self._take(received, offers, batches, now)
-            if size >= _TOGETHER_BYTES:
+            if size >= _TOGETHER_BYTES or len(offers) >= _TOGETHER:
                 self._judge(offers, batches, now)
                 offers, size = [], 0
             if now - began > _TURN_S:
