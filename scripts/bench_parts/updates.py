@@ -2,20 +2,25 @@
 
 Ours is a `p2prl host` with one player of its own: what the trainer does beside its learner's update (sampling, batches,
 weights on their way, reports), and what the rest of the run takes from it on this machine. The limit of DQN is the
-bare loop of torch (bare_torch.py). That of a second row, and V-trace's, is the same learner, made by the same agent
-with the same settings, on batches that are ready in memory. Each limit runs in a process that does nothing else, with
+bare loop of torch (bare_torch.py), while another process plays with the agent's actor and does nothing else: two
+processors of a machine may share one core, as those of rented machines often do, and then whoever plays takes from
+whoever learns. A second row has the bare loop with the machine for itself. That of a third row, and V-trace's, is the
+same learner, made by the same agent with the same settings, on batches that are ready in memory. Each limit runs with
 one thread or with all, whichever is faster. All in turn; never at the same time.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import cycle
 from multiprocessing import get_context
+from multiprocessing.synchronize import Event
 from typing import Any
 
 import numpy as np
@@ -27,6 +32,8 @@ from p2prl.core.schema import SessionSchema
 from p2prl.learn.contracts import Agent, Array, ReplaySpec
 from p2prl.learn.rollout import Rollout
 from p2prl.learn.spaces import agent_schema, env_spec
+from p2prl.nodes.child import ONE_THREAD
+from p2prl.nodes.player import step_back
 from p2prl.registry import make_agent, make_env_factory, resolve_agent
 from p2prl.replay.params import ReplayParams
 from p2prl.replay.queue import QueueStore
@@ -36,6 +43,7 @@ from p2prl.replay.storage import RingStore, Store
 _READY = 16
 #: Updates that are not counted: within them the trainer tries how many threads are faster.
 _WARM = 60
+_PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -84,11 +92,27 @@ def cases(quick: bool) -> Iterator[Case]:
         yield from _measured(name, what, quick)
 
 
+@dataclass(frozen=True)
+class Limit:
+    """Updates a second of something smaller.
+
+    Attributes:
+        measure: gets what is trained, and for how many seconds.
+    """
+
+    measure: Callable[[Training, float], float]
+    beside_a_player: bool = False
+
+
 def _measured(name: str, what: Training, quick: bool) -> list[Case]:
     """Against each of its limits; the first has the bar."""
-    limits: dict[str, Callable[[Training, float], float]] = {name: alone}
+    limits: dict[str, Limit] = {name: Limit(alone)}
     if what.bare is not None:
-        limits = {name: bare, f"{name}, of its learner alone": alone}
+        limits = {
+            name: Limit(bare, beside_a_player=True),
+            f"{name}, of torch alone": Limit(bare),
+            f"{name}, of its learner alone": Limit(alone),
+        }
     bars = {name: what.bar}
     try:
         ours, found, note = _turns(what, limits, quick)
@@ -108,7 +132,7 @@ def _measured(name: str, what: Training, quick: bool) -> list[Case]:
 
 
 def _turns(
-    what: Training, limits: Mapping[str, Callable[[Training, float], float]], quick: bool
+    what: Training, limits: Mapping[str, Limit], quick: bool
 ) -> tuple[Values, dict[str, list[float]], str]:
     """Ours, what each limit came to, and what was played beside ours."""
     ours, steps = [], []
@@ -119,8 +143,9 @@ def _turns(
             updates, played = running(what, seconds)
             ours.append(updates)
             steps.append(played)
-            for name, measure in limits.items():
-                found[name].append(pool.submit(measure, what, seconds).result())
+            for name, limit in limits.items():
+                with playing(what) if limit.beside_a_player else nullcontext():
+                    found[name].append(pool.submit(limit.measure, what, seconds).result())
     return ours, found, f"beside {np.median(steps):,.0f} env steps/s that were played"
 
 
@@ -134,6 +159,39 @@ def running(what: Training, seconds: float) -> tuple[float, float]:
         after = run.until(lambda now: now.updates > before.updates, "updates")
         took_s = time.perf_counter() - began
     return (after.updates - before.updates) / took_s, (after.steps - before.steps) / took_s
+
+
+@contextmanager
+def playing(what: Training) -> Iterator[None]:
+    """Another process plays meanwhile, as far behind as players are."""
+    context = get_context("spawn")
+    begun, ended = context.Event(), context.Event()
+    player = context.Process(target=_play, args=(what, begun, ended))
+    ours = dict(os.environ)
+    os.environ.update(ONE_THREAD)  # as a member starts its players
+    try:
+        player.start()
+    finally:
+        os.environ.clear()
+        os.environ.update(ours)
+    try:
+        if not begun.wait(_PATIENCE_S):
+            raise Unavailable("the player beside torch did not begin")
+        yield
+    finally:
+        ended.set()
+        player.join()
+
+
+def _play(what: Training, begun: Event, ended: Event) -> None:
+    step_back()
+    rollout, *_ = _rollout(what)
+    try:
+        while not ended.is_set():
+            rollout.collect()
+            begun.set()
+    finally:
+        rollout.close()
 
 
 def bare(what: Training, seconds: float) -> float:
@@ -180,16 +238,8 @@ def _fastest(make: Callable[[], Callable[[], None]], seconds: float) -> float:
 
 def ready(what: Training) -> tuple[list[dict[str, Array]], Agent]:
     """Some batches as the trainer gives them to the learner, and the agent."""
-    make = make_env_factory("CartPole-v1", {})
-    env = make()
-    spec = env_spec(env, "CartPole-v1")
-    env.close()
-    agent = make_agent(resolve_agent(what.agent), spec, what.settings)
+    rollout, agent, schema = _rollout(what)
     replay = agent.replay()
-    schema = agent_schema(spec, agent, replay.ticks)
-    actor = agent.actor()
-    actor.load(agent.learner("cpu", 1).weights())
-    rollout = Rollout(make, spec, schema, actor, slots=what.slots, ladder=agent.ladder, rank=0, seed=1)
     store = _store(schema, replay)
     try:
         for at in range(_READY * max(1, replay.batch // what.slots)):
@@ -197,6 +247,20 @@ def ready(what: Training) -> tuple[list[dict[str, Array]], Agent]:
     finally:
         rollout.close()
     return [_batch(store, schema, replay) for _ in range(_READY)], agent
+
+
+def _rollout(what: Training) -> tuple[Rollout, Agent, SessionSchema]:
+    """A player's, of an actor that has learnt nothing."""
+    make = make_env_factory("CartPole-v1", {})
+    env = make()
+    spec = env_spec(env, "CartPole-v1")
+    env.close()
+    agent = make_agent(resolve_agent(what.agent), spec, what.settings)
+    schema = agent_schema(spec, agent, agent.replay().ticks)
+    actor = agent.actor()
+    actor.load(agent.learner("cpu", 1).weights())
+    rollout = Rollout(make, spec, schema, actor, slots=what.slots, ladder=agent.ladder, rank=0, seed=1)
+    return rollout, agent, schema
 
 
 def _store(schema: SessionSchema, replay: ReplaySpec) -> Store:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import psutil
 import pytest
 from bench_parts import updates
+from tests.conftest import wait_until
 
 pytest.importorskip("torch")
 
@@ -23,6 +25,16 @@ def test_the_limit_updates_on_batches_of_the_agents_own_size(name: str) -> None:
         assert batch["version"].shape == (replay.batch,)
     assert not (batches[0]["obs"] == batches[1]["obs"]).all()
     assert agent.learner("cpu", 1).update(batches[0]).skipped == ""
+
+
+def test_beside_its_limit_another_process_plays_until_it_was_measured(home: Path) -> None:
+    what = updates.TRAININGS["dqn, 2x256 units, batches of 64"]
+    with updates.playing(what):
+        [player] = (one for one in psutil.Process().children() if one.nice() > psutil.Process().nice())
+        spent = player.cpu_times().user
+        assert updates.bare(what, 0.1) > 0
+        wait_until(lambda: player.cpu_times().user > spent, 10, "play")
+    assert not player.is_running()
 
 
 def test_a_run_is_measured_while_its_player_plays(home: Path) -> None:
