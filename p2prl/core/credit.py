@@ -2,7 +2,9 @@
 
 Two are enough where bundles take long. Where they are made in a millisecond, each wake-up of the member and each word
 to the player would cost as much as the bundle: so there the credit is for what is played within AHEAD_S, the player is
-told once for half of it, and bundles may gather meanwhile. What is under way grows no older than that.
+told once for half of it, and bundles may gather meanwhile. While the window is full nothing is told: what is under way
+then, at most MOST bundles, waits as long. The bytes are by the bundles before: larger ones are noticed with the next
+credit.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ _MANY, GATHER_S = 8, AHEAD_S / 4
 class Credit:
     """Of one player.
 
-    Invariant: it is told before it has used all that it was told last.
+    Invariant: when it has used all that it was told last, it is due the next.
 
     Args:
         fresh: one at a time.

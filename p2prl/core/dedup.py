@@ -57,10 +57,15 @@ class _Boot:
         if ahead >= WINDOW:
             self.highest, self.bits = seq, 1
         elif ahead > 0:
-            self.bits = (self.bits << ahead | 1) & ((1 << WINDOW) - 1)
+            self.bits = _moved(self.bits, ahead) | 1
             self.highest = seq
         elif -ahead < WINDOW:
             self.bits |= 1 << -ahead
+
+
+def _moved(bits: int, ahead: int) -> int:
+    """`bits` as they are with a `highest` that is higher by so much."""
+    return (bits << ahead) & ((1 << WINDOW) - 1) if ahead < WINDOW else 0
 
 
 class Dedup:
@@ -94,11 +99,12 @@ class Dedup:
         ]
 
     def restore(self, seen: Iterable[Seen]) -> None:
-        """Take a snapshot in place of what is remembered of its boots."""
+        """Remember what a snapshot has, too."""
         for item in seen:
             boot = self._boot(item.node, item.boot_id)
-            boot.highest = item.highest
-            boot.bits = int.from_bytes(item.bits, "little") & ((1 << WINDOW) - 1)
+            highest, bits = max(boot.highest, item.highest), int.from_bytes(item.bits, "little")
+            boot.bits = _moved(bits, highest - item.highest) | _moved(boot.bits, highest - boot.highest)
+            boot.highest = highest
 
     def _boot(self, node: str, boot_id: str) -> _Boot:
         boots = self._nodes.get(node)

@@ -433,7 +433,7 @@ class Member:
             return
         kept, lost = outgoing.keep()
         if lost > 0 and self.config.own:
-            text = f"dropped {many(lost, 'bundle')} that had not been sent when the run ended"
+            text = f"dropped {many(lost, 'bundle')} that had no verdict when the run ended"
             self.reporter.log("info", "member", text)
         elif lost > 0:
             text = f"dropped {many(lost, 'bundle')} without a receipt: there is no spool"

@@ -20,7 +20,7 @@ from p2prl.words import many
 if TYPE_CHECKING:
     from p2prl.nodes.broker import Broker
 
-_TRAINER_SILENT_S = 10.0
+TRAINER_SILENT_S = 10.0
 #: A working node further behind than this is named.
 _LATE_VERSIONS = 100
 #: How often a player's failure had come when it was told (words.py): another count than the line's own would confuse.
@@ -123,7 +123,7 @@ def trainer_state(report: m.TrainerReport, silent_s: float, nodes: Sequence[m.No
         report.state == "starting"
     ):  # it imports, reads and makes, and says nothing meanwhile; its host watches over it
         return "starting", "the trainer is starting"
-    if silent_s > _TRAINER_SILENT_S:
+    if silent_s > TRAINER_SILENT_S:
         return "stalled", f"the trainer was not heard for {silent_s:.0f} s"
     if report.state != "stalled":
         return report.state, report.reason

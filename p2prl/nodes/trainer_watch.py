@@ -8,16 +8,12 @@ import msgspec
 
 from p2prl.core import messages as m
 from p2prl.core.standstill import LOUD, Alarm
-from p2prl.nodes.status import StatusView, node_rows, trainer_state
+from p2prl.nodes.status import TRAINER_SILENT_S, StatusView, node_rows, trainer_state
 
 log = logging.getLogger("p2prl")
 
 #: How long after its last failure a trainer that was started again is spoken of.
 _FAILED_S = 60.0
-
-
-#: Updates may take as long, and nothing is heard meanwhile.
-_UNHEARD_S = 4.0
 
 
 def absence(report: m.TrainerReport, silent_s: float) -> str:
@@ -31,7 +27,7 @@ def absence(report: m.TrainerReport, silent_s: float) -> str:
         return "the trainer failed"
     if report.state == "starting":
         return "the trainer is starting"
-    return "the trainer does not answer" if silent_s > _UNHEARD_S else ""
+    return "the trainer does not answer" if silent_s > TRAINER_SILENT_S else ""
 
 
 class TrainerWatch:

@@ -118,6 +118,8 @@ class ShardStore:
                     self._consumed = max(self._consumed, decode_consumed(body))
                 elif kind == BUNDLE:
                     bundle = decode_bundle_record(body)
+                    if self._dedup.seen(bundle.node, bundle.boot_id, bundle.seq):
+                        continue  # logged again: the first write failed, and could not be taken back
                     self._count(bundle)
                     self._log.hold(bundle.first + bundle.slots)
                     live.append(bundle)
@@ -235,27 +237,34 @@ class ShardStore:
         return [words[place] for place in range(len(offers))]
 
     def _keep(self, ready: dict[int, Ready], now: float) -> dict[int, Accepted]:
-        """The words on bundles that may be kept. A disk that does not take all of them may take some."""
+        """The words on bundles that may be kept."""
         if not ready:
             return {}
         try:
             if self._spec.fsync_interval_s > 0:
                 # Before the append: a disk that fails here fails while nothing has changed.
                 self._sync_if_due(now)
+        except LogError as error:
+            return self._busy(ready, error)
+        return self._kept(ready)
+
+    def _kept(self, ready: dict[int, Ready]) -> dict[int, Accepted]:
+        """A disk that does not take all of them may take some."""
+        try:
             self._log_and_store(ready.values())
         except LogError as error:
-            if len(ready) > 1:
-                words: dict[int, Accepted] = {}
-                for place, one in ready.items():
-                    words |= self._keep({place: one}, now)
-                return words
-            self.trouble = str(error)
-            reason = "disk_full" if error.full else "disk"
-            return {
-                place: verdict(one.offer.delivery, "busy", reason, text=str(error))
-                for place, one in ready.items()
-            }
+            if len(ready) == 1:
+                return self._busy(ready, error)
+            words: dict[int, Accepted] = {}
+            for place, one in ready.items():
+                words |= self._kept({place: one})
+            return words
         return {place: one.stored() for place, one in ready.items()}
+
+    def _busy(self, ready: dict[int, Ready], error: LogError) -> dict[int, Accepted]:
+        self.trouble = str(error)
+        said = ("busy", "disk_full" if error.full else "disk", self.trouble)
+        return {place: verdict(one.offer.delivery, *said) for place, one in ready.items()}
 
     def _log_and_store(self, ready: Collection[Ready]) -> None:
         """In this order. Raises LogError, and then nothing has changed."""
@@ -267,11 +276,9 @@ class ShardStore:
             [(BUNDLE, encode_record(bundle), bundle.first + bundle.slots) for bundle in bundles]
         )
         self.trouble = ""
-        for one, bundle in zip(ready, bundles, strict=True):
-            self._count(bundle)
-            self.counters.evicted += self._store.add(
-                bundle.first, one.arrays, one.header.version, bundle.node
-            )
+        for one, to in zip(ready, bundles, strict=True):
+            self._count(to)
+            self.counters.evicted += self._store.add(to.first, one.arrays, one.header.version, to.node)
         self.counters.stored += len(bundles)
         self._release()
 

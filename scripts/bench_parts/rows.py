@@ -40,14 +40,19 @@ PARTS = (
         "bytes and speed of bundles: pictures of Atari, floats of classic control",
         60,
     ),
-    Part("playing", "bench_parts.playing", "a player's env steps beside the bare loop's", 55),
+    Part("playing", "bench_parts.playing", "a player's env steps beside the bare loop's", 50),
     Part(
         "ingest",
         "bench_parts.ingest",
         "sessions from players to shards, with CURVE, checks, log and receipts",
-        265,
+        235,
     ),
-    Part("weights", "bench_parts.weights", "bytes of a broadcast, and the time to encode and decode it", 45),
+    Part(
+        "weights",
+        "bench_parts.weights",
+        "bytes and time of a broadcast; forty members; updates beside it",
+        80,
+    ),
     Part("sample", "bench_parts.sample", "sessions from shards to the trainer, with ingest beside it", 100),
     Part(
         "run",
@@ -59,7 +64,7 @@ PARTS = (
         "updates",
         "bench_parts.updates",
         "a run's updates beside torch's and its learner's alone, while a player plays",
-        75,
+        90,
     ),
     Part(
         "scaling",
@@ -71,7 +76,7 @@ PARTS = (
         "memory",
         "bench_parts.memory",
         "bytes of an Atari frame in the shards, a member with a player, a ring that is fed beyond its capacity",
-        60,
+        45,
     ),
     Part("latency", "bench_parts.latency", "how long a person, or new weights, wait", 40),
     Part(

@@ -2,11 +2,11 @@
 
 Ours is a `p2prl host` with one player of its own: what the trainer does beside its learner's update (sampling, batches,
 weights on their way, reports), and what the rest of the run takes from it on this machine. The limit of DQN is the
-bare loop of torch (bare_torch.py), while another process plays with the agent's actor and does nothing else: two
-processors of a machine may share one core, as those of rented machines often do, and then whoever plays takes from
-whoever learns. A second row has the bare loop with the machine for itself. That of a third row, and V-trace's, is the
-same learner, made by the same agent with the same settings, on batches that are ready in memory. Each limit runs with
-one thread or with all, whichever is faster. All in turn; never at the same time.
+bare loop of torch (bare_torch.py), with the machine for itself. A second row has the same loop while another process
+plays with the agent's actor and does nothing else: two processors of a machine may share one core, as those of rented
+machines often do, and then whoever plays takes from whoever learns. That of a third row, and V-trace's, is the same
+learner, made by the same agent with the same settings, on batches that are ready in memory. Each limit runs with one
+thread or with all, whichever is faster. All in turn; never at the same time.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ def _measured(name: str, what: Training, quick: bool) -> list[Case]:
     limits: dict[str, Limit] = {name: Limit(alone)}
     if what.bare is not None:
         limits = {
-            name: Limit(bare, beside_a_player=True),
-            f"{name}, of torch alone": Limit(bare),
+            name: Limit(bare),
+            f"{name}, of torch beside a player": Limit(bare, beside_a_player=True),
             f"{name}, of its learner alone": Limit(alone),
         }
     bars = {name: what.bar}

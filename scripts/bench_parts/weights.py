@@ -150,7 +150,7 @@ def to_a_crowd(quick: bool) -> Case:
     if why := missing():
         raise Unavailable(why)
     with workplace() as folder, Lab(2, Path(folder)) as lan:
-        found = crowd.publications(lan, crowd.WARM + (1 if quick else 5))
+        found = crowd.publications(lan, crowd.WARM + (1 if quick else 3))
     found = [one for one in found if one.version >= crowd.WARM]
     return {"ours": [one.took_s for one in found], "limit": [one.least_s for one in found]}
 
@@ -171,7 +171,7 @@ def beside_updates(quick: bool) -> Case:
     settings = {"hidden": HIDDEN, "batch": 64, "samples_per_insert": 0.0}
     often = Publishing("cartpole", "dqn", 16, settings)
     once = replace(often, each_s=1e6)
-    turns, seconds = (1, 1.0) if quick else (3, 2.0)
+    turns, seconds = (1, 1.0) if quick else (2, 2.0)
     rates = [[updates.running(way, seconds)[0] for way in (often, once)] for _ in range(turns)]
     return {"ours": [one for one, _ in rates], "limit": [one for _, one in rates]}
 

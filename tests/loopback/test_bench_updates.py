@@ -7,6 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 from bench_parts import updates
+
 from tests.conftest import wait_until
 
 pytest.importorskip("torch")

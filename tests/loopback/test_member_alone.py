@@ -141,7 +141,7 @@ def test_a_second_welcome_is_no_answer_to_whose_books_go_on(
         member.close()
 
 
-@pytest.mark.parametrize("codecs", [("zip",), ("lz4", "zip"), ()])
+@pytest.mark.parametrize("codecs", [("zip",), ("raw",), ("lz4", "zip"), ()])
 def test_a_host_that_reads_none_of_our_bundles_is_left_at_its_welcome(
     tmp_path: Path, loop: Loop, broker: Broker, codecs: tuple[str, ...]
 ) -> None:
@@ -150,7 +150,8 @@ def test_a_host_that_reads_none_of_our_bundles_is_left_at_its_welcome(
     member = Member(config_for(broker, tmp_path / "spool"), loop, Said())
     loop.after(10, lambda: loop.stop(99))
     with pytest.raises(
-        UpgradeNeeded, match=r"bundles as (zip|lz4, zip|nothing), but not as (raw|raw or lz4), .*upgrade"
+        UpgradeNeeded,
+        match=r"bundles as (zip|raw|lz4, zip|nothing), but not as (raw|lz4|raw or lz4), .*upgrade",
     ):
         member.run()
 

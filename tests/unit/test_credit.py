@@ -46,6 +46,16 @@ def test_fresh_players_hand_over_one_at_a_time() -> None:
     assert not credit.gathers
 
 
+def test_a_fast_player_is_told_when_half_of_it_is_used() -> None:
+    credit = Credit()
+    assert played(credit, 0.0001, 1_000) == MOST
+    for _ in range(MOST // 2 - 1):
+        credit.took(1_000)
+    assert not credit.due
+    credit.took(1_000)
+    assert credit.due
+
+
 def test_after_a_wait_it_is_small_again() -> None:
     credit = Credit()
     assert played(credit, 0.0001, 1_000) == MOST

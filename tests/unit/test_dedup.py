@@ -41,6 +41,20 @@ def test_a_snapshot_restores_everything(marks: list[tuple[str, str, int]]) -> No
                 )
 
 
+_SEQS = st.lists(st.integers(0, 40) | st.integers(MAX_SEQ - 40, MAX_SEQ - 1), max_size=30)
+
+
+@given(_SEQS, _SEQS)
+def test_a_snapshot_adds_to_what_is_remembered(first: list[int], second: list[int]) -> None:
+    one, other, both = Dedup(), Dedup(), Dedup()
+    for dedup, seqs in ((one, first), (other, second), (both, [*first, *second])):
+        for seq in seqs:
+            dedup.mark("n", "b", seq)
+    one.restore(other.snapshot())
+    for seq in (*range(41), *range(MAX_SEQ - 40, MAX_SEQ)):
+        assert one.seen("n", "b", seq) == both.seen("n", "b", seq)
+
+
 def test_gaps_stay_open_within_the_window_and_close_beyond_it() -> None:
     dedup = Dedup()
     dedup.mark("n", "b", 0)

@@ -44,3 +44,15 @@ def test_what_is_less_than_before_begins_anew() -> None:
     assert rate.look(1.0, 1100.0) == 100.0
     assert rate.look(2.0, 0.0) == 0.0
     assert rate.look(3.0, 20.0) == 20.0
+
+
+def test_after_a_pause_what_was_before_it_counts_no_more() -> None:
+    pieces = {second: 100 for second in range(1, 700) if not 50 < second <= 650}
+    shown = looked(pieces, 699)
+    assert shown[640:651] == [0.0] * 11
+    assert shown[651:] == [100.0] * 48
+
+
+def test_one_piece_after_a_pause_is_no_rate() -> None:
+    shown = looked({**dict.fromkeys(range(1, 21), 50), 3600: 50}, 3700)
+    assert shown[30:] == [0.0] * 3670

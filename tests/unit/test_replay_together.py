@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
 
 import pytest
 
 from p2prl.core.messages import Delivery
+from p2prl.replay import log
+from p2prl.replay.log import LogError, SegmentLog
 from p2prl.replay.shard import ShardStore
 from p2prl.replay.verdicts import Offer
 from p2prl.wire.frames import encode
@@ -83,18 +90,11 @@ def test_old_and_early_ones_do_not_hold_up_the_others(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no limits on a file's size")
 def test_a_disk_that_has_no_room_for_all_takes_some(tmp_path: Path) -> None:
-    import resource
-
     shard = open_shard(tmp_path)
     assert statuses(shard, [offer(0)]) == ["stored"]
-    segment = next(tmp_path.glob("*.seg"))
-    each = segment.stat().st_size
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (3 * each, hard))
-    try:
+    each = next(tmp_path.glob("*.seg")).stat().st_size
+    with room_for(3 * each):
         words = shard.accept_all([offer(seq) for seq in range(1, 9)], 0, RUN, 0.0)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     found = [word.verdict.status for word in words]
     assert found.count("stored") >= 1
     assert found == ["stored"] * found.count("stored") + ["busy"] * found.count("busy")
@@ -110,6 +110,79 @@ def test_a_disk_that_has_no_room_for_all_takes_some(tmp_path: Path) -> None:
         9 - stored
     )
     again.close()
+
+
+@contextmanager
+def room_for(size_bytes: int) -> Iterator[None]:
+    """No file of this process may become larger."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+class _Stubborn(FileIO):
+    """What was written to it cannot be taken back."""
+
+    def truncate(self, size: int | None = None) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no limits on a file's size")
+def test_what_a_failed_write_left_in_the_log_counts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log, "FileIO", _Stubborn)
+    shard = open_shard(tmp_path)
+    assert statuses(shard, [offer(0)]) == ["stored"]
+    each = next(tmp_path.glob("*.seg")).stat().st_size
+    with room_for(3 * each):
+        found = statuses(shard, [offer(seq) for seq in range(1, 9)])
+    assert {"stored", "busy"} == set(found)
+    assert shard.stored_total == 1 + found.count("stored")
+    shard.close()
+    for _ in range(2):  # those that were told `busy` come again; some may be there already
+        again = open_shard(tmp_path)
+        assert set(statuses(again, [offer(seq) for seq in range(9)])) <= {"stored", "duplicate"}
+        assert (again.stored_total, again.sessions) == (9, 36)
+        assert again.inserted_ticks == 36 * CARTPOLE.ticks
+        again.close()
+
+
+def test_a_group_is_busy_as_a_whole_where_the_disk_fails_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(self: SegmentLog) -> None:
+        raise LogError(self.folder, OSError(errno.EIO, os.strerror(errno.EIO)))
+
+    shard = open_shard(tmp_path, fsync_interval_s=1.0)
+    assert statuses(shard, [offer(0)]) == ["stored"]
+    with monkeypatch.context() as broken_disk:
+        broken_disk.setattr(SegmentLog, "sync", fails)
+        words = shard.accept_all([offer(seq) for seq in range(1, 5)], 0, RUN, 100.0)
+    assert [(word.verdict.status, word.verdict.reason) for word in words] == [("busy", "disk")] * 4
+    assert "Input/output error" in shard.trouble
+    assert shard.stored_total == 1
+    shard.close()
+
+
+def test_what_was_logged_together_is_let_go_together(tmp_path: Path) -> None:
+    """A segment stays as long as the last session of its last group."""
+    for groups in range(20, 30):
+        folder = tmp_path / str(groups)
+        shard = open_shard(folder, sessions=40)
+        shard._log._segment_bytes = 3000
+        for group in range(groups):
+            statuses(shard, [offer(group * 7 + seq) for seq in range(7)])
+        held = shard.sessions
+        shard.close()
+        again = open_shard(folder, sessions=40)
+        assert again.sessions == held == 40
+        again.close()
 
 
 def test_a_group_is_read_back_as_it_was_given(tmp_path: Path) -> None:

@@ -45,8 +45,8 @@ def test_a_trainer_that_starts_is_silent_for_long_and_does_not_stand_still() -> 
 def test_players_are_told_what_is_amiss_with_the_trainer() -> None:
     training = m.TrainerReport(state="training")
     assert absence(training, 1.0) == ""
-    assert absence(training, 5.0) == "the trainer does not answer"
-    assert absence(STARTING, 5.0) == "the trainer is starting"
+    assert absence(training, 11.0) == "the trainer does not answer"
+    assert absence(STARTING, 11.0) == "the trainer is starting"
     assert absence(FAILED, 1.0) == "the trainer failed"
 
 
