@@ -211,6 +211,20 @@ def test_a_host_with_many_players_ends_in_order_and_each_bundle_is_counted(tmp_p
     assert stopped["bundles"]["pending"] == 0
 
 
+def test_what_is_under_way_when_a_host_ends_is_stored(tmp_path: Path) -> None:
+    """Its own member ends before the shards do, and waits for their last word."""
+    fast = ("--env", "CartPole-v1", "--envs", "1", "--players", "2")
+    with host(tmp_path, kit.free_base(), *fast, *IDLE[2:], "--set", "agent.ticks=4") as program:
+        program.wait_for("progress", lambda e: e["bundles"]["stored"] >= 2000, 60.0)
+        assert program.end(PROMISE_S, signal.SIGINT) == 0
+    stopped = program.last("stopped")
+    assert stopped is not None
+    books = stopped["bundles"]
+    assert kit.balanced(books)
+    assert (books["pending"], books["dropped"]) == (0, 0)
+    assert books["stored"] == books["produced"] > 2000
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="a process is stopped by a signal of POSIX")
 def test_no_shard_is_called_silent_while_a_trainer_is_waited_for(tmp_path: Path) -> None:
     with host(tmp_path, kit.free_base(), *IDLE, "--players", "1") as program:
