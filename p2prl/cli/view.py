@@ -255,7 +255,7 @@ def _shards(shards: Sequence[ShardStatus]) -> Text:
 
 def _nodes(nodes: Sequence[NodeStatus], width: int, rows: int | None) -> RenderableType:
     if not nodes:
-        return Text("no node has joined yet", "yellow")
+        return Text("no node is here", "yellow")
     ordered = sorted(
         nodes, key=lambda node: (node.state == "gone", not node.own, -node.steps_per_s, node.name)
     )

@@ -224,7 +224,7 @@ def test_before_the_first_episode_and_weights_nothing_is_made_up() -> None:
     text = "\n".join(drawn(view.run_view(reply)))
     assert "no episode ended yet" in text
     assert "no weights yet" in text
-    assert "no node has joined yet" in text
+    assert "no node is here" in text
     assert "None" not in text
     assert "None" not in view.run_line(reply)
 
