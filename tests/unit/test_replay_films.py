@@ -236,6 +236,20 @@ def test_a_ring_of_pictures_is_full_of_bytes_not_of_places(tmp_path: Path) -> No
     assert same(batch_of("uniform", 2, store.sample(50, 2, 0)), played) == 50
 
 
+def test_what_may_begin_is_counted_alike_however_seldom_it_is_asked(tmp_path: Path) -> None:
+    """Sessions that are not counted yet may have to make room for others of the same bundle."""
+    often, seldom = (
+        shard(tmp_path / name, "uniform", 2, 6 * SCHEMA.session_bytes() // 4) for name in ("often", "seldom")
+    )
+    for seq in range(1, 40):
+        noise = seq % 5 == 0
+        give(often, seq, noise=noise)
+        assert often.mass() > 0
+        give(seldom, seq, noise=noise)
+    assert seldom.sessions == often.sessions
+    assert seldom.mass() == often.mass()
+
+
 def test_a_frame_of_stills_that_does_not_add_up_is_an_error(tmp_path: Path) -> None:
     store = shard(tmp_path, "uniform")
     give(store, 1)

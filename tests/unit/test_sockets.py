@@ -326,6 +326,24 @@ def test_a_closed_server_is_forgotten(wire: Wire) -> None:
     wire.until(lambda: wire.heard(again) == (GOOD.public, b"hello"))
 
 
+def test_a_socket_that_rests_is_not_looked_at_for_a_moment(wire: Wire) -> None:
+    server, rest_s = wire.server(), 0.2
+    heard: list[float] = []
+
+    def take() -> None:
+        while server.receive() is not None:
+            heard.append(wire.loop.now())
+        wire.loop.rest(server, rest_s)
+
+    wire.loop.on_readable(server, take)
+    client = wire.dial(server)
+    client.send([b"1"])
+    wire.until(lambda: heard)
+    client.send([b"2"])
+    wire.until(lambda: len(heard) == 2)
+    assert heard[1] - heard[0] >= rest_s
+
+
 def test_what_is_passed_on_arrives_as_it_came_whole_or_in_part(wire: Wire) -> None:
     server = wire.server()
     client = wire.dial(server)
