@@ -62,8 +62,7 @@ class ShardStore:
         #: T per session, RESET ticks included, since the run began.
         self.inserted_ticks = 0
         #: Ticks that are not RESET, and bundles, since the run began.
-        self.steps_total = 0
-        self.stored_total = 0
+        self.steps_total = self.stored_total = 0
         self.counters = Counters()
         #: One line for people for each thing found wrong with the log.
         self.warnings: list[str] = []
@@ -109,7 +108,7 @@ class ShardStore:
 
     def _read_log(self) -> deque[StoredBundle]:
         """Counters and dedup from all records; the bundles that may still be live, oldest first."""
-        live: deque[StoredBundle] = deque()
+        live, names = deque[StoredBundle](), set[tuple[str, str, int]]()
         for kind, body in self._log.records():
             try:
                 if kind == SNAPSHOT:
@@ -118,8 +117,9 @@ class ShardStore:
                     self._consumed = max(self._consumed, decode_consumed(body))
                 elif kind == BUNDLE:
                     bundle = decode_bundle_record(body)
-                    if self._dedup.seen(bundle.node, bundle.boot_id, bundle.seq):
+                    if (name := (bundle.node, bundle.boot_id, bundle.seq)) in names:
                         continue  # logged again: the first write failed, and could not be taken back
+                    names.add(name)
                     self._count(bundle)
                     self._log.hold(bundle.first + bundle.slots)
                     live.append(bundle)
@@ -210,7 +210,8 @@ class ShardStore:
     ) -> list[Accepted]:
         """Take each bundle, or say why not. When its verdict is `stored` it survives a kill of this process.
 
-        What becomes of one is what would become of it alone, after those before it; but all go into the log at once.
+        What becomes of one is what would become of it alone, after those before it: they decide whether it is a
+        duplicate, and whether a queue has room. But all go into the log at once.
 
         Args:
             current_version: of the weights, the newest that this shard has heard of.
@@ -223,7 +224,6 @@ class ShardStore:
         ready: dict[int, Ready] = {}
         names: set[tuple[str, str, int]] = set()
         for place, offer in enumerate(offers):
-            # Those before it decide whether it is a duplicate, and whether a queue has room.
             if ready and (self._spec.kind == "queue" or offer.name in names):
                 words |= self._keep(ready, now)
                 ready = {}
