@@ -163,11 +163,13 @@ class Soak:
         return [str(path) for path in (*places, *kept)]
 
     def _files(self) -> Iterator[tuple[Path, int]]:
-        for path in self.folder.rglob("*"):
-            try:
-                yield path, path.stat().st_size
-            except FileNotFoundError:
-                continue  # it was of a moment
+        # Not rglob: a folder that goes meanwhile, as an old checkpoint does, is no error to os.walk.
+        for folder, folders, files in os.walk(self.folder):
+            for path in (Path(folder, name) for name in (*folders, *files)):
+                try:
+                    yield path, path.stat().st_size
+                except FileNotFoundError:
+                    continue  # it was of a moment
 
 
 def _is_record(path: Path) -> bool:
