@@ -43,6 +43,7 @@ class Killed:
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Killed:
     with survival.hosted(tmp_path_factory.mktemp("killed"), "--players", "1", *MANY) as run:
         wait_until(lambda: len(numbered(run.results)) >= 6, survival.RECOVERY_S, "six checkpoints")
+        run.host.wait_for("progress", timeout=survival.RECOVERY_S)  # checkpoints may come before
         figures = survival.last(run.host)
         survival.kill_all(survival.family(run.host))
         return Killed(run.results, figures["steps"], figures["weights_version"], len(run.kept()))
