@@ -39,7 +39,7 @@ def cases(quick: bool) -> Iterator[Case]:
     """Pictures game by game, then floats."""
     _keep_memory()
     for game in pictures.GAMES:
-        for policy in pictures.policies(game):
+        for policy in pictures.POLICIES:
             yield from _pictures(game, policy, quick)
     for env_id in _FLOAT_ENVS:
         yield from _floats(env_id, quick)

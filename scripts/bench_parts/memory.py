@@ -41,7 +41,7 @@ _MB = 1e6
 
 def cases(quick: bool) -> Iterator[Case]:
     """Frames, a member with a player, capacity."""
-    for policy in (pictures.RANDOM,) if quick else pictures.policies("Breakout"):
+    for policy in (pictures.RANDOM,) if quick else pictures.POLICIES:
         yield from _frames(policy, 2_000 if quick else 30_000)
     yield from _volunteer(1 if quick else 3, 0.5 if quick else _PLAY_S)
     capacity = _CAPACITY // 10 if quick else _CAPACITY

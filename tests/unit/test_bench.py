@@ -29,7 +29,7 @@ from bench_parts import (
     updates,
     whole_run,
 )
-from bench_parts.kinds import Bar, Case, Unavailable
+from bench_parts.kinds import Bar, Case
 from bench_parts.rows import PARTS, Part, chosen
 from p2prl_agents.maths import vtrace
 
@@ -179,7 +179,7 @@ def test_the_table_shows_each_row_and_each_note_once() -> None:
 def test_the_table_fits_its_width_however_much_there_is_to_say(width: int) -> None:
     rows = [
         row(
-            case=f"Breakout, follows the ball, batches of {number} sessions of ten ticks",
+            case=f"Breakout, half-trained policy, batches of {number} sessions of ten ticks",
             unit="sessions/s",
             ours=[1_000_000, 2_000_000, 3_000_000],
             limit=[1_000_000, 2_000_000, 3_000_000],
@@ -424,28 +424,6 @@ def _ended(batch: Any) -> Any:
     return torch.from_numpy(((batch["flags"][:, :1] & TERMINATED) > 0).astype(np.float32))
 
 
-def memory(**places: int) -> np.ndarray[Any, Any]:
-    """The console's, with these bytes set: `at_54=10`."""
-    ram = np.zeros(128, np.uint8)
-    for name, value in places.items():
-        ram[int(name.removeprefix("at_"))] = value
-    return ram
-
-
-def test_the_scripts_play_by_what_is_in_the_consoles_memory() -> None:
-    paddle = pictures._follower("Breakout")
-    assert paddle(memory(at_99=0)) == 1, "there is no ball: serve"
-    assert [paddle(memory(at_99=ball, at_72=100)) for ball in (120, 80, 102)] == [2, 3, 0]
-    wander = pictures._wanderer(np.random.default_rng(1))
-    assert {wander(memory(at_10=x, at_16=1)) for x in range(1, 50)} == {1}, "it moves: no other way"
-    assert len({wander(memory(at_10=50, at_16=1)) for _ in range(50)}) == 4, "a wall"
-    dive = pictures._diver(np.random.default_rng(1))
-    fires = {11, 12, 10, 13}
-    assert {dive(memory(at_102=60, at_97=80)) for _ in range(200)} == fires
-    assert {dive(memory(at_102=air, at_97=80)) for air in (11, 1, 30, 47)} == {2}, "up, until there is air"
-    assert dive(memory(at_102=48, at_97=20)) in fires
-
-
 def moving(rows: int, slots: int, breaks: bool) -> np.ndarray[Any, Any]:
     """Stacks of four frames in which a bright spot moves; with breaks an episode begins now and then."""
     rng = np.random.default_rng(1)
@@ -477,13 +455,3 @@ def test_absent_peers_say_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         figures: dict[str, list[float]] = {}
         others.measure(lambda peer: pytest.fail("nobody is there"), figures)
     assert row(ours=[1.0], peers=figures)["peer_name"].count("absent") == 2
-
-
-def test_frames_that_cannot_be_played_say_what_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("P2PRL_BENCH_CACHE", str(tmp_path))
-    monkeypatch.setitem(sys.modules, "ale_py", None)
-    with pytest.raises(Unavailable, match=r"ale_py.*--setup"):
-        pictures.frames("Pong", rows=2, slots=1)
-    assert not list(tmp_path.iterdir())
