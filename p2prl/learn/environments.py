@@ -106,12 +106,17 @@ def check_finite(name: str, values: Array) -> None:
         raise NotFinite(f"{name}{f'[{index}]' if index else ''} = {float(values[bad].flat[0])}")
 
 
-def bare_step(env: gym.Env[Any, Any]) -> tuple[Callable[[Any], Any], float]:
+def bare_step(env: gym.Env[Any, Any], past_stack: bool = False) -> tuple[Callable[[Any], Any], float]:
     """What `env.step` comes to without the outermost of Gymnasium's wrappers that only count steps, or only ask whether
     there was a reset before; and the number of steps at which an episode is then to be truncated (infinity: none).
+
+    Args:
+        past_stack: without the first FrameStackObservation as well.
     """
     limit = math.inf
     while True:
+        if past_stack and type(env) is gym.wrappers.FrameStackObservation:
+            env, past_stack = env.env, False
         # The name is Gymnasium's own: a wrapper that does not have it keeps its limit itself.
         own = getattr(env, "_max_episode_steps", None) if type(env) is gym.wrappers.TimeLimit else None
         if type(env) is not gym.wrappers.OrderEnforcing and not isinstance(own, int):

@@ -21,6 +21,7 @@ from p2prl.learn.duplicates import DuplicateWatch
 from p2prl.learn.environments import EnvironmentFailed, failure
 from p2prl.learn.space_watch import SpaceWatch
 from p2prl.learn.spaces import join, split
+from p2prl.wire.pictures import Stacks
 
 #: What fails so often in a row, without a step in between, is not begun anew once more.
 _FRUITLESS = 3
@@ -37,16 +38,22 @@ class Bundle:
     """The sessions of all slots for the same ticks.
 
     Attributes:
-        columns: `[T, B, ...]` per column of the schema, in its order; observations `[T+1, B, ...]`, fields with `once`
-            `[1, B, ...]`.
+        columns: `[T, B, ...]` per column of the schema; observations `[T+1, B, ...]`, fields with `once` `[1, B, ...]`.
+        stacks: observations that are not in `columns`, but here with each picture once.
         steps: ticks that are not RESET, over all slots.
         episodes: (return, length, ladder level) of each episode that ended in it. Returns are summed in float64, over
             bundles too.
     """
 
     columns: dict[str, Array]
+    stacks: dict[str, Stacks]
     steps: int
     episodes: list[tuple[float, int, float]]
+
+    @property
+    def packable(self) -> dict[str, Array | Stacks]:
+        """All columns, as an encoder takes them."""
+        return {**self.columns, **self.stacks}
 
 
 class Playing:
@@ -59,6 +66,9 @@ class Playing:
         failures: how often an environment failed and was replaced.
         failure: one line about the last time, or an empty string.
     """
+
+    #: Observations of which a bundle has each picture once.
+    _filmed: frozenset[str] = frozenset()
 
     def __init__(
         self,
@@ -123,23 +133,33 @@ class Playing:
         Raises:
             EnvironmentFailed: an environment fails again and again; the rollout cannot go on.
         """
-        columns = {name: np.empty(shape, dtype) for name, (shape, dtype) in self._layout.items()}
+        # Until the watch is done it must see arrays.
+        left_out = self._filmed if self._watch.done else ()
+        columns = {
+            name: np.empty(shape, dtype)
+            for name, (shape, dtype) in self._layout.items()
+            if name not in left_out
+        }
         columns["flags"][:] = 0
-        for name, row in self._first.items():
-            columns[name][0] = row
         episodes: list[tuple[float, int, float]] = []
         rewards = np.empty((self._schema.ticks, self._slots))
         self._resets = 0
         seen = self._rows(0, columns)
+        for (row, _), first in zip(seen, self._first.values(), strict=True):
+            row[...] = first
         for tick, earned in enumerate(rewards):
             seen = self._tick(tick, seen, columns, earned, episodes)
             if after_tick is not None:
                 after_tick()
         columns["reward"][:] = rewards
-        self._first = {name: columns[name][-1].copy() for name, _ in self._writers}
+        self._first = {name: row.copy() for (name, _), (row, _) in zip(self._writers, seen, strict=True)}
         self._look_at(columns)
-        stored = {column.name: columns[column.name] for column in self._schema.columns}
-        return Bundle(stored, self._schema.ticks * self._slots - self._resets, episodes)
+        stored = {
+            column.name: columns[column.name]
+            for column in self._schema.columns
+            if column.name not in self._filmed
+        }
+        return Bundle(stored, self._stacks(), self._schema.ticks * self._slots - self._resets, episodes)
 
     def close(self) -> None:
         """Close the environments; may be called twice."""
@@ -156,7 +176,15 @@ class Playing:
                 self.warnings.append(text)
 
     def _rows(self, row: int, columns: dict[str, Array]) -> Rows:
-        return [(columns[name][row], read) for name, read in self._writers]
+        # What is left out is an array of its own in each tick: an actor may keep what it is given.
+        return [
+            (columns[name][row] if name in columns else np.empty_like(self._first[name]), read)
+            for name, read in self._writers
+        ]
+
+    def _stacks(self) -> dict[str, Stacks]:
+        """A bundle's columns of `_filmed`."""
+        return {}
 
     def _tick(
         self,

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
+import numpy as np
 
 from p2prl.core.schema import RESET, TERMINATED, TRUNCATED, SessionSchema
-from p2prl.core.spaces import EnvSpec
+from p2prl.core.spaces import EnvSpec, Leaf
 from p2prl.errors import P2prlError
 from p2prl.learn.contracts import Actor, Array, Tree
 from p2prl.learn.environments import (
@@ -24,12 +24,27 @@ from p2prl.learn.environments import (
     slot_seed,
     write,
 )
+from p2prl.learn.film import Film, stacked, taken
 from p2prl.learn.finite import all_finite
 from p2prl.learn.playing import Playing, Rows, Turned
 from p2prl.learn.spaces import for_env
+from p2prl.wire.pictures import MOST_STACKED, Stacks, is_pictures
 
 #: As an environment's `step`.
 Step = Callable[[Any], tuple[Any, Any, Any, Any, Any]]
+
+
+class Ways(NamedTuple):
+    """What a slot's environment is stepped by.
+
+    Attributes:
+        go_on: while an episode goes on. begin: in the place of a step, where the next one begins.
+        limit: the length at which an episode is truncated.
+    """
+
+    go_on: Step
+    limit: float
+    begin: Step
 
 
 class Rollout(Playing):
@@ -65,23 +80,22 @@ class Rollout(Playing):
             spec, schema, actor, slots=slots, ladder=ladder, rank=rank, seed=seed, together=False
         )
         self._make_env = make_env
+        #: Of each slot, where pictures are kept once.
+        self._films: list[Film] = []
         self._fruitless = [0] * slots
-        #: How each slot is stepped while an episode goes on, how the next one begins, and which of both is due.
-        self._going: list[Step] = []
-        self._begins: list[Step] = []
-        self._steps: list[Step] = []
-        #: The length at which each slot's episodes are truncated, and the count of ticks at which one may be so long.
-        self._limits: list[float] = []
-        self._due = math.inf
         try:
             for slot in range(slots):
                 self._open(slot)
+            self._begin_films()
         except EnvironmentFailed:
             self.close()
             raise
+        self._ways = [self._ways_of(slot) for slot in range(slots)]
         self._to_env = for_env(self._envs[0].action_space)
-        self._steps = list(self._going)
-        self._due = min(self._limits)
+        #: What steps each slot next.
+        self._steps = [ways.go_on for ways in self._ways]
+        #: The count of ticks at which an episode may be as long as it can get.
+        self._due = min(ways.limit for ways in self._ways)
 
     def _open(self, slot: int) -> None:
         try:
@@ -93,10 +107,32 @@ class Rollout(Playing):
         except Exception as error:
             raise failure(self._spec.id, slot, "reset", error) from error
         self._take_first(obs, slot, [(self._first[name], read) for name, read in self._writers])
-        going, limit = bare_step(env)
-        self._going.append(going)
-        self._limits.append(limit)
-        self._begins.append(partial(_begin, env))
+
+    def _begin_films(self) -> None:
+        """If all that is observed are stacks that Gymnasium makes; if they are sent, and nobody looks at them later."""
+        name, space = self._writers[0][0], self._spec.observation
+        if (
+            isinstance(space, Leaf)
+            and is_pictures(space.dtype, space.shape)
+            and 2 <= space.shape[0] <= MOST_STACKED
+            and all(stacked(env) == space.shape[0] for env in self._envs)
+            and name in {column.name for column in self._schema.columns}
+            and not self._spaces.looks_at(name)
+        ):
+            self._filmed = frozenset((name,))
+            self._films = [Film(first, self._schema.ticks + 1) for first in self._first[name]]
+
+    def _ways_of(self, slot: int) -> Ways:
+        env = self._envs[slot]
+        begin = partial(_begin, env)
+        if not self._films:
+            return Ways(*bare_step(env), begin)
+        film = self._films[slot]
+        # An environment that took the place of one that failed may be another.
+        is_stacked = stacked(env) == film.stack
+        step, limit = bare_step(env, past_stack=is_stacked)
+        take = film.newest if is_stacked else film.whole
+        return Ways(partial(taken, step, take), limit, partial(taken, begin, film.whole))
 
     def _take_first(self, obs: Any, slot: int, rows: Rows) -> None:
         """The first observation of a new environment. Raises EnvironmentFailed if it is none."""
@@ -118,7 +154,15 @@ class Rollout(Playing):
         for leaf in self._floats:
             if not all_finite(rows[leaf][0]):
                 self._refuse(leaf, rows, earned, turned)
+        for film in self._films:
+            film.turn()
         return turned
+
+    def _stacks(self) -> dict[str, Stacks]:
+        """As in Playing."""
+        played = [film.take() for film in self._films]
+        kept, breaks = [pictures for pictures, _ in played], np.array([broken for _, broken in played]).T
+        return {name: Stacks(kept, breaks, self._films[0].stack) for name in self._filmed}
 
     def _step_all(self, actions: list[Any], rows: Rows) -> tuple[list[Any], Turned]:
         """The hot loop: a tick's cost is here. Rewards are as the environments gave them."""
@@ -148,7 +192,7 @@ class Rollout(Playing):
     def _truncate(self, turned: Turned) -> None:
         """End the episodes that have come to their limit, as Gymnasium's TimeLimit does."""
         now = self._ticks + 1
-        ends = [before + limit for before, limit in zip(self._before, self._limits, strict=True)]
+        ends = [before + ways.limit for before, ways in zip(self._before, self._ways, strict=True)]
         for slot, end in enumerate(ends):
             if now >= end and turned.get(slot) != RESET:
                 turned[slot] = turned.get(slot, 0) | TRUNCATED
@@ -195,17 +239,18 @@ class Rollout(Playing):
         self._envs[slot] = env = self._make_env()
         obs, _ = env.reset(seed=slot_seed(self._seed, slot, self.failures))
         self._take_first(obs, slot, rows)
-        self._going[slot], self._limits[slot] = bare_step(env)
-        self._begins[slot] = partial(_begin, env)
+        if self._films:
+            self._films[slot].whole(rows[0][0][slot])
+        self._ways[slot] = self._ways_of(slot)
 
     def _turn(self, slot: int, flag: int, episodes: list[tuple[float, int, float]]) -> None:
         """As in Playing."""
         super()._turn(slot, flag, episodes)
         if flag == RESET:
-            self._steps[slot] = self._going[slot]
-            self._due = min(self._due, self._ticks + self._limits[slot])
+            self._steps[slot] = self._ways[slot].go_on
+            self._due = min(self._due, self._ticks + self._ways[slot].limit)
         else:
-            self._steps[slot] = self._begins[slot]
+            self._steps[slot] = self._ways[slot].begin
             self._fruitless[slot] = 0
 
 

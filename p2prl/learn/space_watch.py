@@ -51,6 +51,10 @@ class SpaceWatch:
             for name, read in writers_of(spec.observation, "obs")
         ]
 
+    def looks_at(self, name: str) -> bool:
+        """True if `see` may look at this leaf of an observation in whole bundles."""
+        return name in self._bounded
+
     def all_rewarded(self, values: Array) -> bool:
         """True if rewards, float64, are all to be passed on as they are."""
         return b"\0" not in ((values >= self.low) & (values <= self.high)).tobytes()

@@ -252,7 +252,7 @@ class Player:
     def _hand_over(self, bundle: Bundle) -> None:
         self.serial += 1
         header, payload = self._encoder.encode(
-            bundle.columns,
+            bundle.packable,
             version=self.version,
             rank=self.rank,
             serial=self.serial,

@@ -9,7 +9,7 @@ from p2prl.core.schema import SessionSchema
 from p2prl.errors import LocalProtocolError, RemoteProtocolError, UsageError
 from p2prl.wire.blocks import Array, Buffer, dtype_name
 from p2prl.wire.columns import CODECS, ColumnPacker, developed, open_pictures, unpack_column
-from p2prl.wire.pictures import Slots, check_blocks, is_pictures
+from p2prl.wire.pictures import Slots, Stacks, check_blocks, is_pictures
 from p2prl.words import sized
 
 #: A bundle's columns by name, as `open_bundle` gives them.
@@ -51,7 +51,7 @@ class BundleEncoder:
 
     def encode(
         self,
-        arrays: Mapping[str, Array],
+        arrays: Mapping[str, Array | Stacks],
         *,
         version: int,
         rank: int,
@@ -62,7 +62,7 @@ class BundleEncoder:
         """The header and payload of a bundle.
 
         Args:
-            arrays: one per column of the schema, `[rows, slots, *shape]` of exactly its dtype.
+            arrays: one per column of the schema, `[rows, slots, *shape]` of exactly its dtype; or its pictures.
             version, rank, serial, steps, episodes: as in BundleHeader.
 
         Raises:
@@ -96,7 +96,7 @@ class BundleEncoder:
 
 def encode_bundle(
     schema: SessionSchema,
-    arrays: Mapping[str, Array],
+    arrays: Mapping[str, Array | Stacks],
     *,
     slots: int,
     version: int,
@@ -124,13 +124,12 @@ def _too_large(size: int, bound: int) -> str:
     return f"a bundle of {size} bytes where {bound} are possible: use fewer --envs or a smaller replay.ticks"
 
 
-def _checked(name: str, array: Array | None, shape: tuple[int, ...], dtype: str) -> Array:
+def _checked(name: str, array: Array | Stacks | None, shape: tuple[int, ...], dtype: str) -> Array | Stacks:
     if array is None:
         raise LocalProtocolError(f"the bundle lacks the column {name!r}")
-    if array.shape != shape or dtype_name(array.dtype) != dtype:
-        raise LocalProtocolError(
-            f"column {name!r} is {array.dtype}{list(array.shape)}, not {dtype}{list(shape)}"
-        )
+    given = "uint8" if isinstance(array, Stacks) else dtype_name(array.dtype)
+    if array.shape != shape or given != dtype:
+        raise LocalProtocolError(f"column {name!r} is {given}{list(array.shape)}, not {dtype}{list(shape)}")
     return array
 
 

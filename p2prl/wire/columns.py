@@ -69,8 +69,15 @@ class ColumnPacker:
         #: Bundles for which planes are not tried.
         self._skip = 0 if PLANES in codecs else math.inf
 
-    def pack(self, array: Array) -> tuple[str, Buffer]:
+    def pack(self, column: Array | pictures.Stacks) -> tuple[str, Buffer]:
         """The codec and the block of the column `[rows, slots, *shape]`, whatever its layout in memory."""
+        if not isinstance(column, pictures.Stacks):
+            return self._pack_array(column)
+        if pictures.STACKED_FIRST in self._codecs:
+            return pictures.STACKED_FIRST, column.block()
+        return self._pack_array(column.array())
+
+    def _pack_array(self, array: Array) -> tuple[str, Buffer]:
         plain = np.ascontiguousarray(array, dtype=self._kind)
         if plain.nbytes == 0:
             return RAW, b""

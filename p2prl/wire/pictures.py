@@ -31,7 +31,7 @@ AXES: dict[str, int | None] = {PICTURES: None, STACKED_FIRST: 0, STACKED_LAST: -
 #: Rows of fewer bytes are not worth it.
 MIN_BYTES = 512
 #: More pictures than this are no stack.
-_MOST_STACKED = 32
+MOST_STACKED = 32
 #: Stacks are packed in as many slots at once as have rows of so many bytes: two such rows fit a processor's own cache.
 _ROW_BYTES = 256 * 1024
 
@@ -85,6 +85,43 @@ def stacks_of(kept: Array, stack: int, rows: int, axis: int | None) -> Array:
     return _from_front(rows_first, 1, axis)
 
 
+class Stacks(NamedTuple):
+    """A column of stacks counted by their first axis, each picture once: known as such when they were played.
+
+    Attributes:
+        kept: of each slot uint8 `[n, *shape of a picture]`, the pictures in the order of time.
+        breaks: bool `[rows - 1, slots]`, which rows break the sequence: all their pictures are kept.
+        stack: pictures of a row.
+    """
+
+    kept: list[Array]
+    breaks: Array
+    stack: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the column: `[rows, slots, stack, *shape of a picture]`."""
+        rows, slots = self.breaks.shape
+        return rows + 1, slots, self.stack, *self.kept[0].shape[1:]
+
+    def block(self) -> bytes:
+        """As `pack_pictures` packs the column."""
+        return _joined(
+            [
+                np.packbits(self.breaks[:, slot]).tobytes() + _pack(kept.reshape(len(kept), -1))
+                for slot, kept in enumerate(self.kept)
+            ]
+        )
+
+    def array(self) -> Array:
+        """The column itself."""
+        column = np.empty(self.shape, np.uint8)
+        for slot, kept in enumerate(self.kept):
+            runs = runs_of(np.packbits(self.breaks[:, slot]).tobytes(), len(column), self.stack)
+            Pictures(kept, 0, runs, self.stack, AXES[STACKED_FIRST]).write(0, column[:, slot])
+        return column
+
+
 @dataclass(frozen=True)
 class Slots:
     """A column of pictures as it was sent: a codec, and the block of each slot, for `unpack_block`."""
@@ -111,14 +148,13 @@ def pack_pictures(array: Array, codec: str) -> bytes:
             for first in range(0, slots, some)
             for block in _pack_stacks(_to_front(array[:, first : first + some], 2, axis))
         ]
-    sizes = b"".join(len(block).to_bytes(4, "little") for block in blocks)
-    return sizes + _compressed(b"".join(blocks))
+    return _joined(blocks)
 
 
 def stacking(array: Array) -> str:
     """The codec for how the rows of a column `[rows, slots, *shape]` are stacked, if they are."""
     for codec, axis in AXES.items():
-        if axis is not None and 2 <= array.shape[2:][axis] <= _MOST_STACKED and len(array) > 1:
+        if axis is not None and 2 <= array.shape[2:][axis] <= MOST_STACKED and len(array) > 1:
             fronted = _to_front(array[:, 0], 1, axis)
             # The second row may begin an episode, and the third as well.
             if any(
@@ -196,6 +232,11 @@ def _with_whole_rows(changed: Array, rows: Array, breaks: Array) -> Array:
         parts += [changed[done : stack - 1 + row], pictures[:1] ^ newest, pictures[1:] ^ pictures[:-1]]
         done = stack + row
     return np.concatenate([*parts, changed[done:]])
+
+
+def _joined(blocks: list[bytes]) -> bytes:
+    sizes = b"".join(len(block).to_bytes(4, "little") for block in blocks)
+    return sizes + _compressed(b"".join(blocks))
 
 
 def _compressed(data: Array | bytes) -> bytes:

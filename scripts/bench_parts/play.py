@@ -40,15 +40,21 @@ class Played:
         """Single sessions as peers take them: `obs` `[T, ...]`, `action`, `reward` and `alive` `[T]`."""
         found = [
             {
-                "obs": np.ascontiguousarray(bundle.columns["obs"][:-1, slot]),
+                "obs": np.ascontiguousarray(obs[:-1, slot]),
                 "action": bundle.columns["action"][:, slot].astype(np.int32),
                 "reward": bundle.columns["reward"][:, slot].astype(np.float32),
                 "alive": (bundle.columns["flags"][:, slot] == 0).astype(np.uint8),
             }
-            for bundle in self.bundles
-            for slot in range(bundle.columns["obs"].shape[1])
+            for bundle, obs in ((bundle, observed(bundle)) for bundle in self.bundles)
+            for slot in range(obs.shape[1])
         ]
         return [found[at % len(found)] for at in range(count)]
+
+
+def observed(bundle: Bundle) -> Array:
+    """The observations `[rows, slots, ...]`, also of a bundle that has each picture once."""
+    stacks = bundle.stacks.get("obs")
+    return bundle.columns["obs"] if stacks is None else stacks.array()
 
 
 def play(work: Workload, bundles: int, seed: int = 1) -> Played:
@@ -68,7 +74,7 @@ def play(work: Workload, bundles: int, seed: int = 1) -> Played:
     for serial, bundle in enumerate(played):
         header, payload = encode_bundle(
             schema,
-            bundle.columns,
+            bundle.packable,
             slots=work.slots,
             version=0,
             rank=0,

@@ -83,7 +83,7 @@ def ours(what: Setting, together: bool) -> Turn:
     def bundle() -> int:
         played = rollout.collect()
         encoder.encode(
-            played.columns, version=1, rank=0, serial=1, steps=played.steps, episodes=played.episodes
+            played.packable, version=1, rank=0, serial=1, steps=played.steps, episodes=played.episodes
         )
         return played.steps
 

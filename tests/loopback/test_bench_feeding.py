@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 from bench_parts import ingest
-from bench_parts.play import play
+from bench_parts.play import observed, play
 from bench_parts.recorded import ENV
 from bench_parts.running import Running, Workload, sets
 
@@ -43,10 +43,11 @@ def test_recorded_frames_are_played_as_an_environment_gives_them(tmp_path: Path)
     np.save(tmp_path / "frames.npy", frames)
     work = Workload("atari", ENV, slots=2, ticks=3, args=(("file", str(tmp_path / "frames.npy")),))
     played = play(work, 2)
-    rows = {row.tobytes() for row in frames.reshape(-1, 4, 84, 84)}
-    assert {
-        row.tobytes() for bundle in played.bundles for row in bundle.columns["obs"].reshape(-1, 4, 84, 84)
-    } <= rows
+    newest = {picture.tobytes() for picture in frames[:, :, -1].reshape(-1, 84, 84)}
+    seen = [observed(bundle) for bundle in played.bundles]
+    assert {picture.tobytes() for obs in seen for picture in obs.reshape(-1, 84, 84)} <= newest
+    assert np.array_equal(seen[0][1:, :, :-1], seen[0][:-1, :, 1:])
+    assert all(len(kept) == 4 + 3 for bundle in played.bundles for kept in bundle.stacks["obs"].kept)
     assert len(played.encoded) == 2
     sessions = played.sessions(5)
     assert len(sessions) == 5
