@@ -207,6 +207,8 @@ class PlainMember(_Plain):
 
     def left(self, info: Left) -> None:
         """MemberReporter.left."""
+        if info.last is not None:
+            self._line(view.member_line(info.last), last=True)
         self._line(left_line(info), last=True)
 
 
@@ -301,7 +303,9 @@ class LiveMember(_Live):
         self._screen.show(lambda width, height: view.member_view(status, self._joined, width))
 
     def left(self, info: Left) -> None:
-        """MemberReporter.left."""
+        """MemberReporter.left: the last figures stay on the terminal, and why it ended below them."""
+        if info.last is not None:
+            self.status(info.last)
         self._screen.close()
         self._say(left_line(info))
 

@@ -82,7 +82,8 @@ class Joined:
 
 @dataclass(frozen=True)
 class MemberStatus:
-    """About once a second. `state`: searching, connecting, starting, working, paused, away (the host is silent).
+    """About once a second. `state`: searching, connecting, starting, working, paused, away (the host is silent); at
+    the end stopped or failed.
 
     Attributes:
         spooled, spooled_bytes: of the pending bundles, those on this machine's disk.
@@ -104,11 +105,16 @@ class MemberStatus:
 
 @dataclass(frozen=True)
 class Left:
-    """The member's end. `reason`: signal, stopped (the run ended; `text` says why), error."""
+    """The member's end. `reason`: signal, stopped (the run ended; `text` says why), error.
+
+    Attributes:
+        last: its figures once nobody plays any more; None if it never was a member.
+    """
 
     reason: str
     text: str
     books: Books
+    last: MemberStatus | None = None
 
 
 class MemberReporter(Protocol):
