@@ -43,6 +43,15 @@ def as_time(length_s: float) -> str:
     return f"{length_s:g}s"
 
 
+def longer(length_s: float) -> str:
+    """A time to advise where one was too short for anything to happen: whole minutes, at least two.
+
+    >>> [longer(length_s) for length_s in (4, 50, 900)]
+    ['2m', '4m', '1h']
+    """
+    return as_time(max(120.0, 60.0 * math.ceil(4 * length_s / 60)))
+
+
 # typer calls these with what was typed, and with defaults, which are numbers already.
 
 

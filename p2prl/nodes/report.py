@@ -40,11 +40,16 @@ class HostStarted:
 
 @dataclass(frozen=True)
 class HostStopped:
-    """The run's end. `reason`: return, steps, time, signal or error; `last` is the last status, if there was one."""
+    """The run's end. `reason`: return, steps, time, signal or error; `last` is the last status, if there was one.
+
+    Attributes:
+        stop_time_s: after how many seconds it was to end; 0 for no such limit.
+    """
 
     reason: str
     text: str
     last: StatusReply | None
+    stop_time_s: float = 0.0
 
 
 class HostReporter(Protocol):

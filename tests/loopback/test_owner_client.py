@@ -437,11 +437,15 @@ def test_a_host_is_forgotten_by_any_of_its_names(home: Path, capsys: pytest.Capt
     keys = {name: new_key_pair().public for name in ("attic", "lab")}
     for name in ("attic", "attic.example", "attic.example:47800", keys["attic"], fingerprint(keys["attic"])):
         for host, key in keys.items():
-            for run in ("first", "second"):
-                KnownHosts(home).remember(known_host(host, key, 47800, f"{host}.example", host + run))
+            for run, base in (("first", 47900), ("second", 47800), ("third", 47800)):
+                KnownHosts(home).remember(known_host(host, key, base, f"{host}.example", host + run))
         assert cli.main(["forget", name]) == 0
-        assert [host.name for host in KnownHosts(home).hosts()] == ["lab", "lab"], name
-        assert capsys.readouterr().out.count("is forgotten") == 2
+        assert [host.name for host in KnownHosts(home).hosts()] == ["lab"] * 3, name
+        told = capsys.readouterr().out.splitlines()
+        where = "attic.example:47800, attic.example:47900"
+        assert told == [
+            f"attic (key {fingerprint(keys['attic'])}, at {where}) is forgotten; to join it again takes its code"
+        ]
     assert stat.S_IMODE((home / "known_hosts.json").stat().st_mode) == 0o600
     assert cli.main(["forget", "attik"]) == 2
     assert "no host 'attik' is known here" in capsys.readouterr().err

@@ -293,10 +293,13 @@ def test_what_to_do_next_is_said_where_there_is_something_to_go_on_with(tmp_path
     assert len(stopped_lines(end, started)) == 1
     for name in ("experiment.toml", "run.json"):
         (tmp_path / "my run" / name).touch()
-    assert stopped_lines(HostStopped("time", "4 s", samples.status(episodes=0)), started) == [
-        "stopped: time (after 4 s, no episode ended yet)",
-        f"to go on:   p2prl host --resume --results '{tmp_path}/my run' --no-stop",
-    ]
+    for stop_time_s, longer in ((4.0, "2m"), (50.0, "4m"), (700.0, "47m"), (900.0, "1h")):
+        assert stopped_lines(
+            HostStopped("time", "4 s", samples.status(episodes=0), stop_time_s), started
+        ) == [
+            "stopped: time (after 4 s, no episode ended yet)",
+            f"to go on:   p2prl host --resume --results '{tmp_path}/my run' --stop-time {longer}",
+        ]
     assert len(stopped_lines(HostStopped("error", "it is broken", None), started)) == 1
     put_checkpoint(tmp_path / "my run", updates=0)
     assert [line[:10] for line in stopped_lines(end, started)] == ["stopped: r", "to go on: "], (
@@ -314,3 +317,6 @@ def test_what_to_do_next_is_said_where_there_is_something_to_go_on_with(tmp_path
     put_checkpoint(tmp_path / "my run", updates=1)
     lines = stopped_lines(HostStopped("signal", "", None), started)
     assert lines[2].endswith(f"p2prl host --resume --results '{tmp_path}/my run'")
+    for episodes, further in ((0, " --stop-time 4m"), (3, "")):
+        lines = stopped_lines(HostStopped("time", "1 m", samples.status(episodes=episodes), 60.0), started)
+        assert lines[2].endswith(f"p2prl host --resume --results '{tmp_path}/my run'{further}")
