@@ -1,11 +1,21 @@
-"""Which package has what could not be imported. For the registry."""
+"""Which package has what could not be imported, and the command that installs it here."""
 
 from __future__ import annotations
 
 import re
+import sys
 from importlib import metadata
 
 from p2prl.errors import MissingPackage, UsageError
+
+
+def install_command(package: str) -> str:
+    """What installs a package where this process would find it: another `pip` may belong to another Python.
+
+    p2prl itself is on no index. So `p2prl[train]` can be had by the pip alone that finds p2prl installed beside it.
+    """
+    python = f'"{sys.executable}"' if " " in sys.executable else sys.executable
+    return f'{python} -m pip install "{package}"'
 
 
 def missing_package(name: str, error: Exception, provided_by: str = "") -> MissingPackage:
@@ -27,7 +37,7 @@ def missing_package(name: str, error: Exception, provided_by: str = "") -> Missi
     if not package:
         return MissingPackage(f"{name} cannot be imported: {' '.join(str(error).split())}")
     package = _our_extra(package) or package
-    return MissingPackage(f'{name} needs a package that is missing here: pip install "{package}"', package)
+    return MissingPackage(f"{name} needs a package that is missing here: {install_command(package)}", package)
 
 
 def _our_extra(package: str) -> str:

@@ -28,7 +28,7 @@ from p2prl.display import draw_without_window
 from p2prl.errors import MissingPackage, P2prlError, UsageError
 from p2prl.learn.contracts import Agent
 from p2prl.learn.vector_environments import MakeVectorEnv, vector_maker
-from p2prl.packages import missing_package
+from p2prl.packages import install_command, missing_package
 
 AGENTS = "p2prl.agents"
 ENVS = "p2prl.envs"
@@ -319,7 +319,7 @@ def _unknown_env(env_id: str, error: Exception, provided_by: str = "") -> P2prlE
     package = provided_by or _NAMESPACES.get(namespace, "")
     if package:
         return MissingPackage(
-            f'{env_id} needs a package that is missing here: pip install "{package}"', package
+            f"{env_id} needs a package that is missing here: {install_command(package)}", package
         )
     bare = _newest(env_names())
     close = difflib.get_close_matches(env_id, list(bare.values()), 3, 0.6)
@@ -345,7 +345,7 @@ def _newest(names: Iterable[str]) -> dict[str, str]:
 
 def _unknown_agent(name: str, known: list[str], provided_by: str) -> P2prlError:
     if provided_by:
-        return MissingPackage(f'agent {name!r} is missing here: pip install "{provided_by}"', provided_by)
+        return MissingPackage(f"agent {name!r} is missing here: {install_command(provided_by)}", provided_by)
     if not known:
         return UsageError(
             f"no agent {name!r}: no agents are installed at all; install p2prl itself (pip install -e .)"

@@ -21,6 +21,7 @@ import msgspec
 from p2prl.config import AgentConfig, EnvConfig, Experiment, ReplayConfig
 from p2prl.errors import UsageError
 from p2prl.places import tidy
+from p2prl.words import in_words
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -195,7 +196,7 @@ def overlay(experiment: Experiment, assignments: Sequence[str], settings: Iterab
     for assignment in assignments:
         key, equals, value = assignment.partition("=")
         if not equals or not key.strip() or not value.strip():
-            raise UsageError(f"--set wants key=value, not {assignment!r}")
+            raise UsageError(f"--set wants key=value, as in seed=7, not {assignment!r}")
         _assign(tree, key.strip(), parse_value(value.strip()), hints)
     return _from_tree(tree, hints)
 
@@ -387,8 +388,7 @@ def _why(error: msgspec.ValidationError, value: Any, kind: Any) -> str:
     if choices:
         near = nearest(value, choices) if isinstance(value, str) else ""
         return f"must be one of {', '.join(choices)}" + (f"; {near}" if near else "")
-    text = str(error).replace("`", "").replace(" | null", "")
-    return text[:1].lower() + text[1:]
+    return in_words(str(error))
 
 
 def _choices(kind: Any) -> list[Any]:

@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
+_KINDS = {
+    "int": "a whole number, as in 3",
+    "float": "a number, as in 0.5",
+    "bool": "true or false",
+    "str": "text",
+    "array": "a list, as in [64, 64]",
+    "object": "a table",
+}
+_BOUNDS = {">=": "of at least", "<=": "of at most", ">": "above", "<": "below"}
 #: Different lines that are counted, at most: they may hold a stranger's words.
 _MOST_LINES = 1000
 
@@ -29,6 +40,22 @@ def sized(size_bytes: float) -> str:
     while number >= 1000 and len(units) > 1:
         number, units = number / 1000, units[1:]
     return f"{number:,.1f}".removesuffix(".0") + f" {units[0]}"
+
+
+def in_words(told: str) -> str:
+    """What msgspec says of a value, for people who do not know Python's types.
+
+    >>> in_words("Expected `int` >= 1"), in_words("Expected `float | null`, got `str`")
+    ('expected a whole number of at least 1', 'expected a number, as in 0.5')
+    """
+    text = told.replace("`", "").replace(" | null", "")
+    match = re.fullmatch(r"Expected (\w+)(?: ([<>]=?) (\S+)|, got \w+)?(.*)", text)
+    if match is None or match[1] not in _KINDS:
+        return text[:1].lower() + text[1:]
+    kind = _KINDS[match[1]]
+    if match[2]:
+        kind = f"{kind.partition(',')[0]} {_BOUNDS[match[2]]} {match[3]}"
+    return f"expected {kind}{match[4]}"
 
 
 class Repeats:

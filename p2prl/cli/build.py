@@ -132,8 +132,9 @@ def lay_flags(base: Experiment, flags: ExperimentFlags) -> Experiment:
 def chosen_device(device: str | None, gpu: bool) -> str | None:
     """`--gpu` and `--device` as one; None if neither was given. Raises UsageError if they contradict."""
     if device is not None and device not in _DEVICES:
+        near = nearest(device, _DEVICES)
         raise UsageError(
-            f"--device {device!r}: must be one of {', '.join(_DEVICES)}; {nearest(device, _DEVICES)}"
+            f"--device {device!r}: must be one of {', '.join(_DEVICES)}" + (f"; {near}" if near else "")
         )
     if gpu and device not in (None, "cuda", "mps"):
         raise UsageError(f"--gpu and --device {device} contradict each other; give one of them")

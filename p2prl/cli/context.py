@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from p2prl.cli.units import time
 from p2prl.errors import UsageError
 from p2prl.places import looks_like_path
 
@@ -66,7 +67,12 @@ AnyTarget = Annotated[
 ]
 Wait = Annotated[
     float,
-    typer.Option("--wait", metavar="SECONDS", min=0.1, help="Give up (exit 3) when no host answers."),
+    typer.Option(
+        "--wait",
+        metavar="TIME",
+        parser=time("--wait", 0.1),
+        help="Give up (exit 3) when no host answers for so long: 90 (seconds), 2m.",
+    ),
 ]
 
 
@@ -82,7 +88,9 @@ def node_name(name: str | None) -> str:
         return platform.node().partition(".")[0][:_NAME_BYTES] or "node"
     name = name.strip()
     if not name or not name.isprintable() or len(name.encode()) > _NAME_BYTES:
-        raise UsageError(f"--name wants 1 to {_NAME_BYTES} bytes of printable text, not {name[:40]!r}")
+        raise UsageError(
+            f"--name wants 1 to {_NAME_BYTES} bytes of printable text, as in attic, not {name[:40]!r}"
+        )
     if looks_like_path(name):
-        raise UsageError(f"--name {name!r} looks like a path: nobody could join by it")
+        raise UsageError(f"--name {name!r} looks like a path: nobody could join by it; write it as in attic")
     return name

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from p2prl.cli.context import Interfaces, Json, Verbose, Wait
+from p2prl.cli.units import whole
 from p2prl.errors import UsageError
 from p2prl.words import many
 
@@ -19,7 +20,20 @@ if TYPE_CHECKING:
     from p2prl.nodes.evaluate import EvalResult
 
 Progress = Callable[[int, int], None]
-Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seeds the episodes.")]
+Seed = Annotated[
+    int,
+    typer.Option("--seed", metavar="N", parser=whole("--seed", 0, None, 7), help="Seeds the episodes."),
+]
+Episodes = Annotated[
+    int,
+    typer.Option(
+        "--episodes",
+        "-n",
+        metavar="EPISODES",
+        parser=whole("--episodes", 1, None, 20),
+        help="How many episodes to play.",
+    ),
+]
 _INTERVAL_S = 0.25
 
 
@@ -31,9 +45,7 @@ def evaluate(
             help="A host's name or address, or a run's folder; default: this machine's host, or the one on this LAN.",
         ),
     ] = None,
-    episodes: Annotated[
-        int, typer.Option("--episodes", "-n", metavar="EPISODES", min=1, help="How many episodes to play.")
-    ] = 20,
+    episodes: Episodes = 20,
     record: Annotated[
         Path | None,
         typer.Option(
@@ -84,9 +96,7 @@ def watch(
             metavar="RUN_DIR", help="A run's folder, a folder of runs, or one checkpoint's folder."
         ),
     ] = Path("results"),
-    episodes: Annotated[
-        int, typer.Option("--episodes", "-n", metavar="EPISODES", min=1, help="How many episodes to play.")
-    ] = 5,
+    episodes: Episodes = 5,
     seed: Seed = 0,
     no_render: Annotated[
         bool, typer.Option("--no-render", help="Open no window, and play as fast as it goes.")

@@ -51,22 +51,30 @@ def fitted(line: Text, width: int) -> Text:
     return line
 
 
-def with_reason(line: Text, reason: str, width: int, most: int = 3) -> list[Text]:
-    """A figure and why it is so: beside it where that fits, else below it, between words, on at most so many lines."""
+def with_reason(line: Text, reason: str, width: int) -> list[Text]:
+    """A figure and why it is so, whole: beside it where that fits, else below it, between words."""
     if not reason:
         return [line]
     beside = line.copy().append(f"   {reason}")
     if beside.cell_len <= width:
         return [beside]
-    room = max(20, width - LABEL_WIDTH)
-    parts = textwrap.wrap(reason, room, max_lines=most, placeholder=" …", break_on_hyphens=False)
+    parts = textwrap.wrap(reason, max(20, width - LABEL_WIDTH), break_on_hyphens=False)
     return [line, *(figure("", Text(part)) for part in parts)]
 
 
-def books_line(books: Books, width: int = 0, spooled: str = "") -> Text:
-    """Stored and pending always; what went wrong only when it did, and with its reasons if `width` allows."""
-    text = _books_text(books, spooled, with_reasons=True)
-    return text if not width or text.cell_len <= width else _books_text(books, spooled, with_reasons=False)
+def books_line(books: Books, spooled: str = "") -> Text:
+    """Stored and pending always; what went wrong only when it did, and with its reasons."""
+    return _books_text(books, spooled, with_reasons=True)
+
+
+def books_lines(books: Books, width: int, spooled: str = "") -> list[Text]:
+    """The books as a figure; reasons that do not fit beside the counts stand below them."""
+    whole = figure("bundles", books_line(books, spooled))
+    if whole.cell_len <= width:
+        return [whole]
+    told = {"refused": reasons(books.refused_reasons), "dropped": reasons(books.dropped_reasons)}
+    why = "; ".join(f"{name}: {text}" for name, text in told.items() if text and getattr(books, name))
+    return with_reason(figure("bundles", _books_text(books, spooled, with_reasons=False)), why, width)
 
 
 def _books_text(books: Books, spooled: str, with_reasons: bool) -> Text:

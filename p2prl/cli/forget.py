@@ -20,13 +20,17 @@ def forget(
 ) -> int:
     """Forget the key of a host that was joined before: for a host that was set up anew, and has another key."""
     from p2prl.cli.output import safe, write_line
+    from p2prl.net.addresses import Address
     from p2prl.net.keys import fingerprint
     from p2prl.nodes.client import forget_host
 
-    for known in forget_host(host):
-        where = f"{known.addresses[0]}:{known.base_port}"
+    places: dict[tuple[str, str], dict[str, None]] = {}
+    for known in forget_host(host):  # one for each of its runs
+        where = str(Address(known.addresses[0], known.base_port))
+        places.setdefault((known.name, known.server_key), {})[where] = None
+    for (name, key), where_all in places.items():
         write_line(
-            f"{safe(known.name, 60)} (key {fingerprint(known.server_key)}, at {where}) is forgotten; "
+            f"{safe(name, 60)} (key {fingerprint(key)}, at {', '.join(where_all)}) is forgotten; "
             "to join it again takes its code"
         )
     return 0

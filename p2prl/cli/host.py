@@ -9,7 +9,7 @@ import typer
 
 from p2prl.cli.context import Interfaces, Json, Name, Verbose, node_name, verbose
 from p2prl.cli.credentials import parsed
-from p2prl.cli.units import seconds
+from p2prl.cli.units import decimal, seconds, time, whole
 from p2prl.config import MAX_PLAYERS, MAX_SHARDS, MAX_SLOTS
 from p2prl.errors import UsageError
 from p2prl.settings import last_host_name
@@ -52,18 +52,27 @@ def host(
         typer.Option(
             "--players",
             metavar="N",
-            min=0,
-            max=MAX_PLAYERS,
+            parser=whole("--players", 0, MAX_PLAYERS, 2),
             help="Own player processes; default: cores - 1, at least 1.",
         ),
     ] = None,
     envs: Annotated[
         int | None,
-        typer.Option("--envs", metavar="B", min=1, max=MAX_SLOTS, help="Environment slots of each player."),
+        typer.Option(
+            "--envs",
+            metavar="B",
+            parser=whole("--envs", 1, MAX_SLOTS, 8),
+            help="Environment slots of each player.",
+        ),
     ] = None,
     shards: Annotated[
         int | None,
-        typer.Option("--shards", metavar="S", min=1, max=MAX_SHARDS, help="Replay shard processes."),
+        typer.Option(
+            "--shards",
+            metavar="S",
+            parser=whole("--shards", 1, MAX_SHARDS, 2),
+            help="Replay shard processes.",
+        ),
     ] = None,
     gpu: Annotated[
         bool, typer.Option("--gpu", help="Train on cuda or mps; an error where there is neither.")
@@ -79,8 +88,7 @@ def host(
         typer.Option(
             "--port",
             metavar="BASE",
-            min=1,
-            max=_MAX_PORT - _BLOCK,
+            parser=whole("--port", 1, _MAX_PORT - _BLOCK, 47900),
             help="First of the block of ports; default: 47800, or the next free block.",
         ),
     ] = None,
@@ -96,7 +104,10 @@ def host(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the run in --results that ran last.")
     ] = False,
-    seed: Annotated[int | None, typer.Option("--seed", metavar="N", min=0, help="Seeds everything.")] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option("--seed", metavar="N", parser=whole("--seed", 0, None, 7), help="Seeds everything."),
+    ] = None,
     code: Annotated[
         str | None,
         typer.Option(
@@ -110,7 +121,7 @@ def host(
         typer.Option(
             "--code-uses",
             metavar="N",
-            min=1,
+            parser=whole("--code-uses", 1, None, 30),
             help="A join code lets in so many nodes, then there is none until p2prl code --new; default: no limit.",
         ),
     ] = None,
@@ -136,18 +147,29 @@ def host(
     stop_steps: Annotated[
         int | None,
         typer.Option(
-            "--stop-steps", metavar="N", min=1, help="Stop after so many environment steps, or a little more."
+            "--stop-steps",
+            metavar="N",
+            parser=whole("--stop-steps", 1, None, 1_000_000),
+            help="Stop after so many environment steps, or a little more.",
         ),
     ] = None,
     stop_return: Annotated[
         float | None,
         typer.Option(
-            "--stop-return", metavar="R", help="Stop when the mean return of 100 episodes is R or more."
+            "--stop-return",
+            metavar="R",
+            parser=decimal("--stop-return", 475),
+            help="Stop when the mean return of 100 episodes is R or more.",
         ),
     ] = None,
     stop_time: Annotated[
         float | None,
-        typer.Option("--stop-time", metavar="SECONDS", min=0, help="Stop after so many seconds."),
+        typer.Option(
+            "--stop-time",
+            metavar="TIME",
+            parser=time("--stop-time"),
+            help="Stop after so long: 90 (seconds), 15m, 2h, 1d.",
+        ),
     ] = None,
     no_stop: Annotated[
         bool,
@@ -178,8 +200,6 @@ def host(
         stop_time=stop_time,
         no_stop=no_stop,
     )
-    if stop_time == 0:
-        raise UsageError("--stop-time wants more than 0 seconds")
     if open_:
         _nothing_to_prove(
             {"--code": code, "--code-uses": code_uses, "--code-ttl": code_ttl, "--approve": approve}

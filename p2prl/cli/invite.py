@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from p2prl.cli.context import Json, OwnTarget, Verbose, Wait
-from p2prl.cli.units import seconds
+from p2prl.cli.units import seconds, whole
 from p2prl.errors import UsageError
 from p2prl.words import many
 
@@ -56,7 +56,13 @@ def code_line(news: CodeNews) -> str:
 def invite(
     target: OwnTarget = None,
     uses: Annotated[
-        int, typer.Option("--uses", metavar="N", min=1, max=1000, help="How many nodes it lets in.")
+        int,
+        typer.Option(
+            "--uses",
+            metavar="N",
+            parser=whole("--uses", 1, 1000, 30),
+            help="How many nodes it lets in.",
+        ),
     ] = 1,
     ttl: Annotated[
         str, typer.Option("--ttl", metavar="TIME", help="How long it is valid: 90 (seconds), 15m, 2h, 1d.")

@@ -10,6 +10,7 @@ import typer
 
 from p2prl.cli.context import Interfaces, Json, Name, Target, Verbose, node_name, verbose
 from p2prl.cli.credentials import code_asker, given_code, somebody_is_there
+from p2prl.cli.units import time, whole
 from p2prl.config import MAX_PLAYERS, MAX_SLOTS
 from p2prl.errors import UsageError
 from p2prl.settings import size_bytes
@@ -23,8 +24,7 @@ def join(
         typer.Option(
             "--players",
             metavar="N",
-            min=1,
-            max=MAX_PLAYERS,
+            parser=whole("--players", 1, MAX_PLAYERS, 2),
             help="Player processes; default: cores - 1, at least 1.",
         ),
     ] = None,
@@ -33,15 +33,17 @@ def join(
         typer.Option(
             "--envs",
             metavar="B",
-            min=1,
-            max=MAX_SLOTS,
+            parser=whole("--envs", 1, MAX_SLOTS, 8),
             help="Environment slots of each player; default: the run's.",
         ),
     ] = None,
     wait: Annotated[
         float | None,
         typer.Option(
-            "--wait", metavar="SECONDS", min=0, help="Give up (exit 3) when no host answers; default: never."
+            "--wait",
+            metavar="TIME",
+            parser=time("--wait", 0.0),
+            help="Give up (exit 3) when no host answers for so long: 90 (seconds), 2m; default: never.",
         ),
     ] = None,
     agent: Annotated[

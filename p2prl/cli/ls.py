@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from p2prl.cli.context import Interfaces, Json, Verbose
+from p2prl.cli.units import time
 from p2prl.errors import NoHostFound
 
 if TYPE_CHECKING:
@@ -20,7 +21,12 @@ if TYPE_CHECKING:
 def ls(
     timeout: Annotated[
         float,
-        typer.Option("--timeout", metavar="S", min=0.1, max=600, help="How long to listen, in seconds."),
+        typer.Option(
+            "--timeout",
+            metavar="TIME",
+            parser=time("--timeout", 0.1, 600.0),
+            help="How long to listen: 10 (seconds), 1m.",
+        ),
     ] = 2.0,
     interfaces: Interfaces = None,
     json: Json = False,

@@ -17,10 +17,11 @@ from p2prl.cli.host import host
 from p2prl.cli.invite import code, invite
 from p2prl.cli.join import join
 from p2prl.cli.ls import ls
+from p2prl.cli.mistakes import mistake
 from p2prl.cli.nodes import admit, nodes, quarantine, remove
 from p2prl.cli.output import complain, silence_stdout
 from p2prl.cli.status import status
-from p2prl.errors import P2prlError
+from p2prl.errors import P2prlError, UsageError
 from p2prl.python_warnings import one_line_each
 
 EXIT_OK = 0
@@ -91,7 +92,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return EXIT_INTERRUPTED
     except _ShownError as error:
-        return _usage(error)
+        complain(mistake(error, args, _commands))
+        return int(getattr(error, "exit_code", UsageError.exit_code))
     except P2prlError as error:
         _traceback(state)
         complain(str(error))
@@ -104,27 +106,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code if isinstance(code, int) else EXIT_OK
 
 
-def _usage(error: BaseException) -> int:
-    """One line for what was mistyped, with the nearest flags if there are any."""
-    option, near = getattr(error, "option_name", ""), getattr(error, "possibilities", None)
-    text = error.format_message() if hasattr(error, "format_message") else str(error)
-    if option and near:
-        text = f"no such option {option}; did you mean {' or '.join(sorted(near))}?"
-    context = getattr(error, "ctx", None)
-    if text.startswith("No such command"):
-        text = _unknown_command(text, context)
-    path = context.command_path if context is not None else "p2prl"
-    complain(f"{text.rstrip('.')} (see {path} --help)")
-    return int(getattr(error, "exit_code", 2))
+def _commands() -> dict[str, Any]:
+    """All of them, by name."""
+    from typer.main import get_command
 
-
-def _unknown_command(text: str, context: Any) -> str:
-    """Says which command was meant; older typers do not."""
-    from p2prl.settings import nearest
-
-    commands = getattr(context.command, "commands", {})
-    word = text.removeprefix("No such command ").partition(". Did you mean")[0].strip(".'\"")
-    return f"no such command {word}; {nearest(word, commands) or 'there are: ' + ', '.join(commands)}"
+    return dict(getattr(get_command(app), "commands", {}))
 
 
 def _traceback(state: CliState) -> None:

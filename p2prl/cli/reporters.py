@@ -14,6 +14,7 @@ from rich.console import Console
 
 from p2prl.cli import joincode, output, qr, shapes, view
 from p2prl.cli.screen import Screen, log_text
+from p2prl.cli.units import longer
 from p2prl.core.messages import CodeNews, StatusReply
 from p2prl.nodes.report import HostStarted, HostStopped, Joined, Left, MemberStatus
 from p2prl.words import many
@@ -207,6 +208,8 @@ class PlainMember(_Plain):
 
     def left(self, info: Left) -> None:
         """MemberReporter.left."""
+        if info.last is not None:
+            self._line(view.member_line(info.last), last=True)
         self._line(left_line(info), last=True)
 
 
@@ -301,7 +304,9 @@ class LiveMember(_Live):
         self._screen.show(lambda width, height: view.member_view(status, self._joined, width))
 
     def left(self, info: Left) -> None:
-        """MemberReporter.left."""
+        """MemberReporter.left: the last figures stay on the terminal, and why it ended below them."""
+        if info.last is not None:
+            self.status(info.last)
         self._screen.close()
         self._say(left_line(info))
 
@@ -332,10 +337,15 @@ def stopped_lines(info: HostStopped, started: HostStarted | None) -> list[str]:
         return lines
     folder = shlex.quote(str(started.results))
     score = [f"its score:  p2prl eval {folder}"] if updates else []
-    # Where it ended before it had begun, the same time would end it again.
-    lifted = info.reason in ("return", "steps") or (info.reason == "time" and not updates)
-    further = " --no-stop" if lifted else ""
-    return [*lines, *score, f"to go on:   p2prl host --resume --results {folder}{further}"]
+    return [*lines, *score, f"to go on:   p2prl host --resume --results {folder}{_further(info, updates)}"]
+
+
+def _further(info: HostStopped, updates: int | None) -> str:
+    """The flag without which a resumed run would end again, as soon as this one."""
+    if info.reason in ("return", "steps"):
+        return " --no-stop"
+    began = updates and info.last is not None and info.last.episodes
+    return f" --stop-time {longer(info.stop_time_s)}" if info.reason == "time" and not began else ""
 
 
 def _detail(info: HostStopped) -> str:

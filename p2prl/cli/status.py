@@ -45,9 +45,8 @@ def _print_json(replies: Iterable[StatusReply]) -> None:
 
 
 def _print_views(replies: Iterable[StatusReply]) -> None:
-    from rich.console import Console
-
     from p2prl.cli.reporters import LiveHost, terminal
+    from p2prl.cli.screen import plain_console
     from p2prl.cli.view import run_view
 
     console = None if isinstance(replies, list) else terminal()
@@ -57,6 +56,6 @@ def _print_views(replies: Iterable[StatusReply]) -> None:
             for reply in replies:
                 view.status(reply)
         return
-    plain = Console(highlight=False)
+    plain = plain_console()
     for reply in replies:
         plain.print(run_view(reply, width=plain.width))

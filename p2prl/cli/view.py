@@ -10,26 +10,25 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from p2prl.cli.bars import bars
-from p2prl.cli.figures import LABEL_WIDTH, books_line, figure, fitted, reasons, state_text, with_reason
+from p2prl.cli.figures import books_line, books_lines, figure, fitted, state_text, with_reason
+from p2prl.cli.node_table import NodeTable, node_count
 from p2prl.cli.output import count, decimal, duration, safe
-from p2prl.core.messages import NodeStatus, ShardStatus, StatusReply
+from p2prl.core.messages import ShardStatus, StatusReply
 from p2prl.nodes.report import Joined, MemberStatus
 from p2prl.words import many, sized
 
-_MOST_WARNINGS = 3
-#: Lines of a warning; a trainer's failure has more, because it ends with what to do.
-_WARNING_LINES, _FAILURE_LINES = 2, 6
+#: Lines that warnings may take, and as a part of the height if that is more: how a failure ends says what to do.
+_WARNING_LINES, _WARNING_PART = 7, 0.4
+#: Lines that are left to the nodes.
+_NODE_LINES = 3
 _MOST_NAMES = 3
 #: Trainer's states whose reason is a warning.
 _LOUD = ("stalled", "failed")
-#: A node's return is over all its slots: it is told with how much they explore.
-_SCORE = ("steps", "episodes", "return", "explores")
-#: From these widths on, a node's address, steps, episodes, return and exploration have room; then its system too.
-_WIDE, _WIDEST = 110, 150
+#: A member's states once nobody plays any more.
+_OVER = ("stopped", "failed")
 
 
 def run_view(
@@ -47,15 +46,19 @@ def run_view(
         history: the mean return so far, drawn as bars.
         code: the join code, shown under the hint.
     """
-    warnings = _warnings(status, width, height is None)
     head = [_title(status)]
     head += [fitted(figure("join with", f" {hint}"), width)] if hint else []
     head += [fitted(figure("join code", Text(" ").append(code)), width)] if code is not None else []
     head.append(Text())
-    figures = _figures(status, width, history)
-    used = len(head) + len(figures) + len(warnings) + 3
-    rows = None if height is None else max(2, height - used)
-    return Group(*head, *figures, Text(), _nodes(status.nodes, width, rows), *warnings)
+    figures = [*_figures(status, width, history), Text()]
+    if height is None:
+        table = NodeTable(status.nodes, width, None)
+        return Group(*head, *figures, table.render(), *_warnings(status, table, width, None))
+    left = height - len(head) - len(figures)
+    most = max(2, min(max(_WARNING_LINES, int(_WARNING_PART * height)), left - _NODE_LINES))
+    rows = left - 1 - len(_warnings(status, NodeTable(status.nodes, width, None), width, most))
+    table = NodeTable(status.nodes, width, max(2, rows))
+    return Group(*head, *figures, table.render(), *_warnings(status, table, width, most))
 
 
 def ended(status: StatusReply) -> StatusReply:
@@ -74,13 +77,14 @@ def member_view(status: MemberStatus, joined: Joined | None, width: int = 80) ->
         figure(
             "steps",
             count(status.steps),
-            f"{count(status.steps_per_s)}/s",
+            "" if status.state in _OVER else f"{count(status.steps_per_s)}/s",
             f"episodes {count(status.episodes)}",
         )
     )
     lines.append(figure("weights", _versions(status)))
-    lines.append(figure("bundles", books_line(status.books, spooled=_spooled(status))))
-    lines += with_reason(figure("players", _players(status)), _player_trouble(status), width)
+    lines += books_lines(status.books, width, _spooled(status))
+    if status.state not in _OVER:
+        lines += with_reason(figure("players", _players(status)), _player_trouble(status), width)
     return Group(*(fitted(line, width) for line in lines))
 
 
@@ -96,7 +100,7 @@ def run_line(status: StatusReply) -> str:
         if status.weights_version >= 0
         else "no weights yet",
         f"bundles {books_line(status.bundles).plain}",
-        f"nodes {_node_count(status.nodes)}",
+        f"nodes {node_count(status.nodes)}",
         f"trainer {safe(status.trainer_state)}"
         + (f": {safe(status.trainer_reason)}" if status.trainer_reason and not _is_down(status) else ""),
     ]
@@ -105,7 +109,7 @@ def run_line(status: StatusReply) -> str:
 
 def _plain_return(status: StatusReply) -> str:
     if status.return_mean is None and status.return_mean_all is not None:
-        return f"return {decimal(status.return_mean_all)} (of all play, which explores)"
+        return f"return - (all slots {decimal(status.return_mean_all)})"
     return f"return {decimal(status.return_mean)} (of {status.return_episodes})"
 
 
@@ -115,7 +119,8 @@ def member_line(status: MemberStatus) -> str:
     parts = [
         safe(status.state) + (f" ({told})" if told else ""),
         f"host {safe(status.host_name) or '-'}",
-        f"steps {count(status.steps)} ({count(status.steps_per_s)}/s)",
+        f"steps {count(status.steps)}"
+        + ("" if status.state in _OVER else f" ({count(status.steps_per_s)}/s)"),
         f"weights {_versions(status)}",
         f"bundles {books_line(status.books, spooled=_spooled(status)).plain}",
     ]
@@ -142,26 +147,28 @@ def _is_down(status: StatusReply) -> bool:
     return status.trainer_state == "failed"
 
 
-def _warnings(status: StatusReply, width: int, whole: bool) -> list[Text]:
-    """What somebody should look at: who waits to be let in, the run's own warnings, nodes that stand still.
+def _warnings(status: StatusReply, table: NodeTable, width: int, most: int | None) -> list[Text]:
+    """What somebody should look at: who waits to be let in, the run's own warnings, nodes in trouble.
 
     Args:
-        whole: cut nothing off.
+        most: lines; None to cut nothing off.
     """
-    stalled = [
-        f"{safe(node.name, 24)}: {safe(node.reason)}" for node in status.nodes if node.state == "stalled"
-    ]
     waiting = waiting_line(status)
     loud = status.trainer_reason and status.trainer_state in _LOUD
     trainer = [f"trainer: {status.trainer_reason}"] if loud else []
-    lines: list[Text] = []
     others = [text for text in status.warnings if not repeats_trainer(status, text)]
-    for text in [*([waiting] if waiting else []), *trainer, *others, *stalled][:_MOST_WARNINGS]:
-        most = _FAILURE_LINES if text in trainer and _is_down(status) else _WARNING_LINES
-        room, lines_ = max(20, width - 2), None if whole else most
-        wrapped = textwrap.wrap(safe(text), room, max_lines=lines_, placeholder=" …", break_on_hyphens=False)
-        lines += [Text(("  " if index else "! ") + line, "yellow") for index, line in enumerate(wrapped)]
-    return lines
+    stalled = [
+        f"{safe(node.name, 24)}: {safe(node.reason)}" for node in status.nodes if node.state == "stalled"
+    ]
+    told = dict.fromkeys([*([waiting] if waiting else []), *trainer, *others, *stalled, *table.below()])
+    wrapped = [
+        ("  " if index else "! ") + line
+        for text in told
+        for index, line in enumerate(textwrap.wrap(safe(text), max(20, width - 2), break_on_hyphens=False))
+    ]
+    if most is not None and len(wrapped) > most:
+        wrapped = [*wrapped[: most - 1], "  … and more: p2prl status"]
+    return [Text(line, "yellow") for line in wrapped]
 
 
 # --- lines of a run -------------------------------------------------------------------------------
@@ -192,23 +199,21 @@ def _figures(status: StatusReply, width: int, history: Sequence[float]) -> list[
         *_greedy(status),
         figure("steps", count(status.steps), f"{count(status.steps_per_s)}/s", episodes),
         figure("updates", _updates(status), weights, f"samples {decimal(status.lag_mean)} versions old"),
-        figure("bundles", books_line(status.bundles, width - LABEL_WIDTH)),
+        *books_lines(status.bundles, width),
         figure("shards", _shards(status.shards)),
-        figure("trainer", state_text(status.trainer_state), device, why),
+        *with_reason(figure("trainer", state_text(status.trainer_state), device), why, width),
     ]
     return [fitted(line, width) for line in lines]
 
 
 def _return(status: StatusReply, width: int, history: Sequence[float]) -> Text:
-    """The mean of the least exploring slots; until they have one, that of all play, and what it is."""
+    """The mean of the least exploring slots, and beside it that of all."""
     every = status.return_mean_all
     if status.return_mean is None:
         if every is None:
             return figure("return", "-", "no episode ended yet")
-        # Not bold: it is no score, and agents may explore more at first than they will later.
-        return figure(
-            "return", Text(decimal(every)), "of all play, which explores; none yet of the least exploring"
-        )
+        # Beside the score that there is none of: agents may explore more at first than they will later.
+        return figure("return", "-", f"all slots {decimal(every)}", "none yet of the least exploring")
     over = f"over {many(status.return_episodes, 'episode')}"
     all_slots = "" if every is None else f"all slots {decimal(every)}"
     score = figure("return", Text(decimal(status.return_mean), "bold"), over, all_slots)
@@ -251,59 +256,6 @@ def _shards(shards: Sequence[ShardStatus]) -> Text:
         if restarts or shard.state != "working":
             text.append(f"   #{shard.index} ").append(state_text(shard.state)).append(restarts, "yellow")
     return text
-
-
-def _nodes(nodes: Sequence[NodeStatus], width: int, rows: int | None) -> RenderableType:
-    if not nodes:
-        return Text("no node is here", "yellow")
-    ordered = sorted(
-        nodes, key=lambda node: (node.state == "gone", not node.own, -node.steps_per_s, node.name)
-    )
-    shown = ordered if rows is None or len(ordered) <= rows else ordered[: rows - 1]
-    room = (width >= _WIDE) + (width >= _WIDEST)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", width=width)
-    table.add_column(f"node ({_node_count(nodes)})", no_wrap=True, overflow="ellipsis", max_width=24)
-    for name in ("address", "system")[:room]:
-        table.add_column(name, no_wrap=True, overflow="ellipsis", max_width=16)
-    table.add_column("state", no_wrap=True)
-    for name in ("players", *(_SCORE if room else ()), "steps/s", "lag"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True, overflow="ellipsis", ratio=1)
-    for node in shown:
-        table.add_row(*_node_cells(node, room))
-    if len(shown) == len(ordered):
-        return table
-    return Group(table, Text(f"… and {len(ordered) - len(shown)} more: p2prl status", "dim"))
-
-
-def _node_cells(node: NodeStatus, room: int) -> list[Text]:
-    name = Text(safe(node.name, 40))
-    if node.own:
-        name.append(" (own)", "dim")
-    where = [Text(safe(node.address, 40)), Text(safe(node.system, 40))][:room]
-    low, high = (f"{level:.2g}" for level in node.levels)
-    explores = low if low == high else f"{low}-{high}"
-    score = [count(node.steps), count(node.episodes), decimal(node.return_mean_all), explores] if room else []
-    numbers = [str(node.players), *score, count(node.steps_per_s), str(node.lag)]
-    dim = "dim" if node.state == "gone" else ""
-    cells = [Text(number, dim) for number in numbers]
-    out = node.standing in ("removed", "quarantined")
-    state = state_text(node.standing if out else node.state)
-    return [name, *where, state, *cells, Text(_node_trouble(node), "yellow")]
-
-
-def _node_trouble(node: NodeStatus) -> str:
-    """Why it does not work, the last fault it told, or what it sent that was refused; in this order."""
-    if node.reason or node.faults:
-        return safe(node.reason or node.faults[-1])
-    if node.refused_by_host:
-        return f"refused: {reasons(node.refused_by_host)}"
-    return f"{many(node.bundles.refused, 'bundle')} refused" if node.bundles.refused else ""
-
-
-def _node_count(nodes: Sequence[NodeStatus]) -> str:
-    here = sum(node.state != "gone" for node in nodes)
-    return count(here) if here == len(nodes) else f"{count(here)} of {count(len(nodes))}"
 
 
 # --- lines of a member ----------------------------------------------------------------------------

@@ -69,7 +69,7 @@ def parse_address(text: str, default_base: int) -> Address:
         return Address(text, default_base)
     host, colon, port = text.partition(":")
     if not _is_host(host):
-        raise UsageError(f"{host!r} is neither an IP address nor a host name")
+        raise UsageError(f"{host!r} is neither an IP address nor a host name, as in 192.0.2.7 or attic.local")
     return Address(host, _base(port, text) if colon else default_base)
 
 

@@ -6,7 +6,9 @@ import importlib.util
 import sys
 
 from p2prl.errors import MissingPackage, UsageError
+from p2prl.packages import install_command
 
+_TORCH = "p2prl[train]"
 CHOICES = ("auto", "cpu", "cuda", "mps", "gpu")
 
 
@@ -31,7 +33,7 @@ def choose_device(wanted: str, agent: str = "", accelerated: bool = True) -> str
     if importlib.util.find_spec("torch") is None:
         if wanted == "auto":
             return "cpu"
-        raise MissingPackage(f"--device {wanted} needs torch: pip install 'p2prl[train]'", "p2prl[train]")
+        raise MissingPackage(f"--device {wanted} needs torch: {install_command(_TORCH)}", _TORCH)
     import torch
 
     present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}

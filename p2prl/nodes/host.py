@@ -398,7 +398,8 @@ class Host:
             self.loop.run()
         finally:
             self._close()
-        self.reporter.stopped(HostStopped(self.reason, self.text, self.last))
+        stop_time_s = self.options.experiment.stop.time_s or 0.0
+        self.reporter.stopped(HostStopped(self.reason, self.text, self.last, stop_time_s))
         if self.reason == "error":
             raise _coded(self.text, self.exit_code)
         return self.exit_code

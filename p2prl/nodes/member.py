@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import platform
+from dataclasses import replace
 
 import msgspec
 
@@ -316,6 +317,16 @@ class Member:
             spooled_bytes=self.outgoing.spool.size_bytes,
         )
 
+    def _last(self, version: int) -> MemberStatus:
+        """Once the players have ended; why is told beside it.
+
+        Args:
+            version: of the weights that they played with.
+        """
+        state = "failed" if self._fatal is not None else "stopped"
+        last = replace(self._status(), state=state, reason="", steps_per_s=0.0)
+        return replace(last, weights_version=version, players=())
+
     def _watch_host(self, now: float) -> None:
         silent_s = self.control.silent_s()
         limit_s = self.welcome.silent_after_s if self.welcome else 3.0
@@ -407,6 +418,7 @@ class Member:
     def close(self) -> None:
         """End the players, keep what has no receipt, say goodbye, close the sockets."""
         self.volunteer.forget()
+        played_with = self.players.version
         self.players.stop()
         self.outgoing.close()
         if self._is_heard_to_the_end() and self.control.silent_s() < _PRESENT_S:
@@ -414,7 +426,7 @@ class Member:
             self.loop.run_on(lambda: self.outgoing.outbox.in_flight == 0, _LAST_RECEIPTS_S)
         self._keep()
         books = self.outgoing.books()
-        self.left = Left(self.left.reason, self.left.text, books)
+        self.left = Left(self.left.reason, self.left.text, books, self._last(played_with))
         if self.control.welcomed:
             self._heartbeat()  # which says how many bundles are on this disk, and not lost
             self.control.send(m.Goodbye(reason=self.left.text or "left", books=books))

@@ -8,7 +8,9 @@ from typing import TypeVar
 from p2prl.blame import raised
 from p2prl.errors import AgentRaised, MissingPackage, P2prlError
 from p2prl.learn.contracts import Agent, Array, Batch, Learner, Update, Weights
+from p2prl.packages import install_command
 
+_TORCH = "p2prl[train]"
 T = TypeVar("T")
 
 
@@ -65,7 +67,7 @@ def make_learner(agent: Agent, name: str, device: str, seed: int) -> NamedLearne
         learner = agent.learner(device, seed)
     except ModuleNotFoundError as error:
         raise MissingPackage(
-            f"training {name} needs {error.name}: pip install 'p2prl[train]'", "p2prl[train]"
+            f"training {name} needs {error.name}: {install_command(_TORCH)}", _TORCH
         ) from error
     except P2prlError:
         raise

@@ -40,11 +40,16 @@ class HostStarted:
 
 @dataclass(frozen=True)
 class HostStopped:
-    """The run's end. `reason`: return, steps, time, signal or error; `last` is the last status, if there was one."""
+    """The run's end. `reason`: return, steps, time, signal or error; `last` is the last status, if there was one.
+
+    Attributes:
+        stop_time_s: after how many seconds it was to end; 0 for no such limit.
+    """
 
     reason: str
     text: str
     last: StatusReply | None
+    stop_time_s: float = 0.0
 
 
 class HostReporter(Protocol):
@@ -82,7 +87,8 @@ class Joined:
 
 @dataclass(frozen=True)
 class MemberStatus:
-    """About once a second. `state`: searching, connecting, starting, working, paused, away (the host is silent).
+    """About once a second. `state`: searching, connecting, starting, working, paused, away (the host is silent); at
+    the end stopped or failed.
 
     Attributes:
         spooled, spooled_bytes: of the pending bundles, those on this machine's disk.
@@ -104,11 +110,16 @@ class MemberStatus:
 
 @dataclass(frozen=True)
 class Left:
-    """The member's end. `reason`: signal, stopped (the run ended; `text` says why), error."""
+    """The member's end. `reason`: signal, stopped (the run ended; `text` says why), error.
+
+    Attributes:
+        last: its figures once nobody plays any more; None if it never was a member.
+    """
 
     reason: str
     text: str
     books: Books
+    last: MemberStatus | None = None
 
 
 class MemberReporter(Protocol):

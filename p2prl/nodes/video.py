@@ -11,14 +11,15 @@ import numpy as np
 
 from p2prl.errors import MissingPackage, P2prlError, UsageError
 from p2prl.learn.contracts import Array
+from p2prl.packages import install_command
 
-_INSTALL = "pip install 'p2prl[video]'"
+_PACKAGE = "p2prl[video]"
 
 
 def check_encoder(flag: str) -> None:
     """Raises MissingPackage if no video can be written here."""
     if importlib.util.find_spec("imageio_ffmpeg") is None:
-        raise MissingPackage(f"{flag} needs a video encoder: {_INSTALL}", "p2prl[video]")
+        raise MissingPackage(f"{flag} needs a video encoder: {install_command(_PACKAGE)}", _PACKAGE)
 
 
 def check_folder(folder: Path, flag: str) -> None:

@@ -118,9 +118,7 @@ def make(game: str) -> Any:
         import gymnasium as gym
         from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
     except ImportError as error:
-        raise Unavailable(
-            f"{error.name} is not installed: scripts/bench --setup, or pip install 'p2prl[bench]'"
-        ) from error
+        raise Unavailable(f"{error.name} is not installed: scripts/bench --setup installs it") from error
     gym.register_envs(ale_py)
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     return FrameStackObservation(AtariPreprocessing(gym.make(f"ALE/{game}-v5", frameskip=1)), 4)

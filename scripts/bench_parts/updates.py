@@ -34,6 +34,7 @@ from p2prl.learn.rollout import Rollout
 from p2prl.learn.spaces import agent_schema, env_spec
 from p2prl.nodes.child import ONE_THREAD
 from p2prl.nodes.player import step_back
+from p2prl.packages import install_command
 from p2prl.registry import make_agent, make_env_factory, resolve_agent
 from p2prl.replay.params import ReplayParams
 from p2prl.replay.queue import QueueStore
@@ -224,7 +225,7 @@ def _fastest(make: Callable[[], Callable[[], None]], seconds: float) -> float:
     try:
         import torch
     except ModuleNotFoundError as error:
-        raise Unavailable("torch is not installed: pip install 'p2prl[train]'") from error
+        raise Unavailable(f"torch is not installed: {install_command('p2prl[train]')}") from error
     most = torch.get_num_threads()
     try:
         update, rates = make(), []

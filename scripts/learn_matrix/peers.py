@@ -10,6 +10,7 @@ from dataclasses import asdict
 
 from learn_matrix.child import Child
 from learn_matrix.kinds import Criterion, Limits, Policies, Run, Sb3, Unavailable
+from p2prl.packages import install_command
 
 _SPARE_S = 600.0
 
@@ -21,7 +22,7 @@ def run(peer: Sb3, criterion: Criterion, limits: Limits, seed: int) -> Run:
         Unavailable: it is not installed, or ended with an error.
     """
     if importlib.util.find_spec("stable_baselines3") is None:
-        raise Unavailable("stable-baselines3 is not installed: pip install p2prl[peers]")
+        raise Unavailable(f"stable-baselines3 is not installed: {install_command('p2prl[peers]')}")
     config = {
         **asdict(peer),
         "seed": seed,

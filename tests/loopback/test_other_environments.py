@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from p2prl.packages import install_command
 from tests import kit
 
 #: An environment of one's own, as a person would write it.
@@ -171,5 +172,5 @@ def test_a_host_without_torch_is_refused_before_anything_starts(tmp_path: Path) 
     env = {**os.environ, "P2PRL_HOME": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False)
     assert done.returncode == 1
-    assert done.stderr.splitlines() == ["p2prl: training dqn needs torch: pip install 'p2prl[train]'"]
+    assert done.stderr.splitlines() == [f"p2prl: training dqn needs torch: {install_command('p2prl[train]')}"]
     assert not results.exists()

@@ -433,6 +433,23 @@ def test_several_own_hosts_must_be_told_apart(
 # --- p2prl forget
 
 
+def forgotten(name: str, key: str, where: str) -> str:
+    return f"{name} (key {fingerprint(key)}, at {where}) is forgotten; to join it again takes its code"
+
+
+def test_each_host_is_forgotten_in_one_line_with_all_its_places(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key, other = new_key_pair().public, new_key_pair().public
+    for run, of, base in (("one", key, 47900), ("two", other, 47800), ("three", key, 47800)):
+        KnownHosts(home).remember(known_host("attic", of, base, "fe80::1", run))
+    assert cli.main(["forget", "attic"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        forgotten("attic", key, "[fe80::1]:47800, [fe80::1]:47900"),
+        forgotten("attic", other, "[fe80::1]:47800"),
+    ]
+
+
 def test_a_host_is_forgotten_by_any_of_its_names(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     keys = {name: new_key_pair().public for name in ("attic", "lab")}
     for name in ("attic", "attic.example", "attic.example:47800", keys["attic"], fingerprint(keys["attic"])):
@@ -441,7 +458,9 @@ def test_a_host_is_forgotten_by_any_of_its_names(home: Path, capsys: pytest.Capt
                 KnownHosts(home).remember(known_host(host, key, 47800, f"{host}.example", host + run))
         assert cli.main(["forget", name]) == 0
         assert [host.name for host in KnownHosts(home).hosts()] == ["lab", "lab"], name
-        assert capsys.readouterr().out.count("is forgotten") == 2
+        assert capsys.readouterr().out.splitlines() == [
+            forgotten("attic", keys["attic"], "attic.example:47800")
+        ]
     assert stat.S_IMODE((home / "known_hosts.json").stat().st_mode) == 0o600
     assert cli.main(["forget", "attik"]) == 2
     assert "no host 'attik' is known here" in capsys.readouterr().err

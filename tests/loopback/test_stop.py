@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 import socket
@@ -86,6 +87,21 @@ def test_2_4_the_next_free_block_is_taken_and_a_stop_condition_ends_the_host_and
     assert books["produced"] == own["produced"]
     # What a shard stored while the member left is in the host's books only.
     assert own["stored"] <= books["stored"] <= own["stored"] + own["pending"]
+
+
+def test_the_last_figures_of_a_joiner_are_those_of_its_end(tmp_path: Path) -> None:
+    base = kit.free_base()
+    with host(tmp_path, base, *IDLE, "--players", "0", "--stop-steps", "3000") as program:
+        program.wait_for("started")
+        words = (f"127.0.0.1:{base}", "--players", "1", "--agent", kit.IDLE)
+        done = kit.run(tmp_path, "join", *words)
+        assert program.wait(30.0) == 0
+    assert done.returncode == 0, done.stderr
+    last, left = done.stdout.splitlines()[-2:]
+    assert re.match(r"stopped  host \S+  steps [\d,]+  weights v\d", last), last
+    stored = re.fullmatch(r"left: stopped \(steps\); ([\d,]+) of [\d,]+ bundles? stored", left)
+    assert stored is not None, left
+    assert f"bundles {stored[1]} stored, " in last
 
 
 @pytest.mark.parametrize("times", [3, pytest.param(10, marks=pytest.mark.slow)])

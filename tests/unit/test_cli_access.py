@@ -80,7 +80,7 @@ def test_a_hosts_flags_say_who_may_come_in(asked: list[Any]) -> None:
         (["--code", "secret"], "--code: 'secret' is not a join code"),
         (["--code-uses", "0"], "--code-uses"),
         (["--code-ttl", "soon"], "--code-ttl 'soon': expected a time, as in 90 (seconds), 15m, 2h or 1d"),
-        (["--code-ttl", "0"], "--code-ttl '0': must be from 1 second to 366d"),
+        (["--code-ttl", "0"], "--code-ttl '0': must be from 1s to 366d"),
         (
             ["--open", "--code", "17-maple-otter"],
             "--open lets in any machine, so --code would change nothing",

@@ -68,7 +68,7 @@ def command(*args: str) -> subprocess.CompletedProcess[str]:
         (["join", "--players", "0"], "--players"),
         (["join", "--wait", "-1"], "--wait"),
         (["ls", "--timeout", "0"], "--timeout"),
-        (["eval", "-n", "0"], "-n"),
+        (["eval", "-n", "0"], "--episodes"),
         (["experiments", "cartpol"], "did you mean cartpole"),
     ],
 )

@@ -43,32 +43,105 @@ def written(console: Console) -> str:
     return console.file.getvalue()
 
 
+class Emulator:
+    """What a terminal would show: lines, cursor up, erase line; anything else that moves fails the test.
+
+    Made narrower it wraps what stands there, made wider it joins that again, as most terminals do.
+    """
+
+    def __init__(self) -> None:
+        self.width, self.lines, self.row, self.column = _WIDTH, [""], 0, 0
+        #: Rows that go on in the next one.
+        self.wrapped: set[int] = set()
+
+    def feed(self, text: str) -> None:
+        for match in _TOKEN.finditer(text):
+            number, code, carriage, newline, plain = match.groups()
+            if code == "A":
+                self.row -= int(number or 1)
+                assert self.row >= 0
+            elif code == "K":
+                self.lines[self.row] = ""
+                self.wrapped.discard(self.row)
+            elif code:
+                assert code in "mhl", match[0]
+            elif carriage:
+                self.column = 0
+            elif newline:
+                self._next_row()
+            for char in plain or "":
+                self._put(char)
+
+    def _next_row(self) -> None:
+        self.row, self.column = self.row + 1, 0
+        self.lines += [""] * (self.row + 1 - len(self.lines))
+
+    def _put(self, char: str) -> None:
+        if self.column == self.width:
+            self.wrapped.add(self.row)
+            self._next_row()
+        line = self.lines[self.row]
+        self.lines[self.row] = line[: self.column].ljust(self.column) + char + line[self.column + 1 :]
+        self.column += 1
+
+    def resize(self, width: int) -> None:
+        old, cursor = self.lines, (self.row, self.column)
+        lines: list[str] = []
+        wrapped, start = set(), 0
+        for index in range(len(old)):
+            if index in self.wrapped:
+                continue
+            whole = "".join(old[start : index + 1])
+            first = len(lines)
+            lines += [whole[at : at + width] for at in range(0, max(1, len(whole)), width)]
+            wrapped |= set(range(first, len(lines) - 1))
+            if start <= cursor[0] <= index:
+                at = sum(map(len, old[start : cursor[0]])) + cursor[1]
+                self.row = first + max(0, at - 1) // width
+                self.column = at - (self.row - first) * width
+            start = index + 1
+        self.width, self.lines, self.wrapped = width, lines, wrapped
+
+    def shown(self) -> list[str]:
+        return [line.rstrip() for line in self.lines]
+
+
 def screen_of(text: str) -> list[str]:
-    """What a terminal would show: lines, cursor up, erase line; anything else that moves fails the test."""
-    lines, row = [""], 0
-    column = 0
-    for match in _TOKEN.finditer(text):
-        number, code, carriage, newline, plain = match.groups()
-        if code == "A":
-            row -= int(number or 1)
-            assert row >= 0
-        elif code == "K":
-            lines[row] = ""
-        elif code:
-            assert code in "mhl", match[0]
-        elif carriage:
-            column = 0
-        elif newline:
-            row, column = row + 1, 0
-            lines += [""] * (row + 1 - len(lines))
-        elif plain:
-            for char in plain:
-                if column == _WIDTH:
-                    row, column = row + 1, 0
-                    lines += [""] * (row + 1 - len(lines))
-                lines[row] = lines[row][:column].ljust(column) + char + lines[row][column + 1 :]
-                column += 1
-    return [line.rstrip() for line in lines]
+    emulator = Emulator()
+    emulator.feed(text)
+    return emulator.shown()
+
+
+@pytest.mark.parametrize("narrow", [79, 60, 40, 27])
+def test_a_window_that_is_resized_shows_one_view(narrow: int) -> None:
+    console, clock, emulator, heard = terminal(), Clock(), Emulator(), 0
+
+    def see() -> list[str]:
+        nonlocal heard
+        text = written(console)
+        emulator.feed(text[heard:])
+        heard = len(text)
+        return emulator.shown()
+
+    for view, reply, title in (
+        (LiveHost(console, now=clock), samples.status(warnings=["y " * 100]), "cartpole-1129"),
+        (LiveMember(console, now=clock), samples.member(reason="because " * 30), "p2prl member"),
+    ):
+        console.print("what stood there before", end="\n")
+        for width in (_WIDTH, narrow, 120, narrow, _WIDTH):
+            console.width = width
+            console.height = 60
+            emulator.resize(width)
+            clock.time += 1
+            view.status(reply)  # type: ignore[arg-type]
+            lines = see()
+            assert sum(line.startswith(title) for line in lines) == 1, (width, lines)
+            before = max(index for index, line in enumerate(lines) if line.startswith("what stood"))
+            below = next(index for index, line in enumerate(lines) if line.startswith(title))
+            assert below > before, "nothing above the view is erased"
+            assert not any(lines[before + 1 : below]), "nothing of an old view is left"
+        view.close()
+        see()
 
 
 def test_log_lines_stand_above_the_view_and_the_view_is_there_once() -> None:
@@ -168,6 +241,23 @@ def test_no_thread_runs_and_closing_twice_is_fine() -> None:
     assert written(console).count("\x1b[?25l") == written(console).count("\x1b[?25h"), "the cursor is back"
 
 
+def test_the_last_view_of_a_member_is_that_of_its_end() -> None:
+    console, clock = terminal(), Clock()
+    view = LiveMember(console, now=clock)
+    view.joined(samples.JOINED)
+    view.status(samples.member(steps=1000))
+    last = samples.member(
+        state="stopped", steps=1064, steps_per_s=0.0, players=(), books=Books(produced=9, stored=9)
+    )
+    view.left(Left("signal", "", last.books, last))
+    lines = screen_of(written(console))
+    assert "state    stopped" in lines
+    assert "steps    1,064   episodes 812" in lines
+    assert "bundles  9 stored, 0 pending" in lines
+    assert not any("1,000" in line or "working" in line for line in lines)
+    assert lines[-2:] == ["left: signal; 9 of 9 bundles stored", ""]
+
+
 def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     console = Console(file=io.StringIO(), force_terminal=True, width=80, height=24)
@@ -203,10 +293,13 @@ def test_what_to_do_next_is_said_where_there_is_something_to_go_on_with(tmp_path
     assert len(stopped_lines(end, started)) == 1
     for name in ("experiment.toml", "run.json"):
         (tmp_path / "my run" / name).touch()
-    assert stopped_lines(HostStopped("time", "4 s", samples.status(episodes=0)), started) == [
-        "stopped: time (after 4 s, no episode ended yet)",
-        f"to go on:   p2prl host --resume --results '{tmp_path}/my run' --no-stop",
-    ]
+    for stop_time_s, longer in ((4.0, "2m"), (50.0, "4m"), (700.0, "47m"), (900.0, "1h")):
+        assert stopped_lines(
+            HostStopped("time", "4 s", samples.status(episodes=0), stop_time_s), started
+        ) == [
+            "stopped: time (after 4 s, no episode ended yet)",
+            f"to go on:   p2prl host --resume --results '{tmp_path}/my run' --stop-time {longer}",
+        ]
     assert len(stopped_lines(HostStopped("error", "it is broken", None), started)) == 1
     put_checkpoint(tmp_path / "my run", updates=0)
     assert [line[:10] for line in stopped_lines(end, started)] == ["stopped: r", "to go on: "], (
@@ -224,3 +317,6 @@ def test_what_to_do_next_is_said_where_there_is_something_to_go_on_with(tmp_path
     put_checkpoint(tmp_path / "my run", updates=1)
     lines = stopped_lines(HostStopped("signal", "", None), started)
     assert lines[2].endswith(f"p2prl host --resume --results '{tmp_path}/my run'")
+    for episodes, further in ((0, " --stop-time 4m"), (3, "")):
+        lines = stopped_lines(HostStopped("time", "1 m", samples.status(episodes=episodes), 60.0), started)
+        assert lines[2].endswith(f"p2prl host --resume --results '{tmp_path}/my run'{further}")

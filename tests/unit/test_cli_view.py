@@ -11,6 +11,7 @@ from rich.console import Console, RenderableType
 from p2prl.cli import view
 from p2prl.cli.joincode import code_text, join_hint
 from p2prl.cli.output import safe
+from p2prl.cli.status import _print_views as show
 from p2prl.core.messages import Books, Evaluating, Evaluation, PlayerReport, ShardStatus
 from tests.unit import cli_samples as samples
 
@@ -83,11 +84,75 @@ def test_greedy_play_stands_under_that_of_the_players() -> None:
     assert first == "greedy   -   v617: 8 of 20"
 
 
-def test_the_reasons_of_refusals_are_shown_where_there_is_room() -> None:
-    assert "3 refused (not_finite 2, oversize 1)" in "\n".join(
-        drawn(view.run_view(samples.status(), width=160), 160)
+def test_the_reasons_of_refusals_stand_beside_the_counts_or_below_them() -> None:
+    for draw in (
+        lambda width: drawn(view.run_view(samples.status(), width=width), width),
+        lambda width: drawn(view.member_view(samples.member(), None, width), width),
+    ):
+        assert "3 refused (not_finite 2, oversize 1)" in "\n".join(draw(160))
+        lines = draw(80)
+        [index] = [index for index, line in enumerate(lines) if line.startswith("bundles")]
+        assert lines[index].endswith("3 refused, 4 stale, 2 dropped, 5 duplicate")
+        assert lines[index + 1].strip() == "refused: not_finite 2, oversize 1; dropped: window_full 2"
+
+
+WORDS = [f"word{index}" for index in range(40)]
+
+
+def test_no_reason_is_cut_where_all_of_a_run_is_shown() -> None:
+    """`p2prl status` cut reasons at 80 columns, and told of three nodes in trouble."""
+    nodes = [
+        samples.node(1, reason=" ".join(f"a{word}" for word in WORDS)),
+        samples.node(2, faults=[" ".join(f"b{word}" for word in WORDS)]),
+        samples.node(3, refused_by_host={f"c{word}": 1 for word in WORDS}),
+        *(samples.node(index, state="stalled", reason=f"still {index}") for index in range(4, 9)),
+    ]
+    reply = samples.status(
+        nodes=nodes,
+        trainer_state="waiting",
+        trainer_reason=" ".join(f"d{word}" for word in WORDS),
+        warnings=[f"warning {index} " + " ".join(WORDS) for index in range(5)],
     )
-    assert "5 duplicate" in "\n".join(drawn(view.run_view(samples.status(), width=80), 80))
+    for width in (60, 80, 120, 200):
+        text = " ".join(" ".join(drawn(view.run_view(reply, width=width), width)).split())
+        for letter in "abcd":
+            assert all(f"{letter}{word}" in text for word in WORDS), (width, letter)
+        assert all(f"! laptop-0{index}: still {index}" in text for index in range(4, 9))
+        assert all(f"! warning {index} {' '.join(WORDS)}" in text for index in range(5))
+
+
+def test_a_short_reason_stands_beside_its_node_a_long_one_below_the_table() -> None:
+    nodes = [samples.node(1, reason="short"), samples.node(2, reason="long " * 9)]
+    lines = drawn(view.run_view(samples.status(nodes=nodes, warnings=[]), width=80, height=40))
+    assert any(line.startswith("laptop-01") and line.rstrip().endswith(" short") for line in lines)
+    assert "! laptop-02: " + ("long " * 9).strip() in lines
+    assert not any(line.startswith("! laptop-01") for line in lines)
+
+
+def test_where_warnings_have_no_room_it_is_said_where_they_are() -> None:
+    warnings = [f"warning {index}" for index in range(30)]
+    lines = drawn(view.run_view(samples.status(warnings=warnings), width=80, height=30))
+    assert len(lines) <= 30
+    assert "! warning 5" in lines
+    assert lines[-1] == "  … and more: p2prl status"
+
+
+def test_a_status_in_a_pipe_is_not_cut_to_the_width_of_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    reason = "no steps for 12 s: " + "the environment waits for its simulator " * 3 + "the end"
+    show([samples.status(nodes=[samples.node(1, state="away", reason=reason)], warnings=[])])
+    assert f"! laptop-01: {reason}" in capsys.readouterr().out.splitlines()
+
+
+def test_two_figures_never_have_one_name() -> None:
+    """What is of all slots, and how old weights and samples are, say so."""
+    lines = drawn(view.run_view(samples.status(warnings=[]), width=160), 160)
+    [head] = [line for line in lines if line.startswith("node (")]
+    figures = "\n".join(lines[: lines.index(head)])
+    assert "return (all)" in head
+    assert "all slots 312.0" in figures
+    assert "behind" in head
+    assert "lag" not in head.split()
+    assert "samples 1.4 versions old" in figures
 
 
 def test_what_did_not_happen_takes_no_room() -> None:
@@ -122,7 +187,8 @@ def test_why_nodes_earn_differently_can_be_seen() -> None:
         head = next(line for line in lines if line.startswith("node ("))
         first, second = (next(line for line in lines if line.startswith(f"laptop-0{n}")) for n in (1, 2))
         for name, one, other in (
-            ("return", "187.2", "-"), ("explores", "0-0.75", "0.5"), ("episodes", "431", "431"), ("lag", "1", "7")
+            ("return (all)", "187.2", "-"), ("explores", "0-0.75", "0.5"), ("episodes", "431", "431"),
+            ("behind", "1", "7"),
         ):  # fmt: skip
             end = head.index(name) + len(name)
             assert first[:end].endswith(f" {one}"), (name, first)
@@ -158,7 +224,7 @@ def test_a_node_that_was_put_out_is_shown_with_what_was_refused_of_it() -> None:
         samples.node(2, standing="removed", refused_by_host={"oversize": 1, "not_finite": 2000}),
         samples.node(3, refused_by_host={"malformed": 7}),
     ]
-    lines = drawn(view.run_view(samples.status(nodes=nodes, warnings=[]), width=140), 140)
+    lines = drawn(view.run_view(samples.status(nodes=nodes, warnings=[]), width=145), 145)
     rows = {line.split()[0]: line for line in lines if line}
     assert " quarantined " in rows["laptop-01"]
     assert "not_finite 10 times" in rows["laptop-01"]
@@ -229,11 +295,11 @@ def test_before_the_first_episode_and_weights_nothing_is_made_up() -> None:
     assert "None" not in view.run_line(reply)
 
 
-def test_until_the_least_exploring_play_has_a_mean_that_of_all_play_is_shown_and_marked() -> None:
+def test_until_the_least_exploring_play_has_a_mean_that_of_all_slots_stands_under_its_own_name() -> None:
     reply = samples.status(return_mean=None, return_episodes=0, episodes=7, return_mean_all=21.34)
     [line] = [line for line in drawn(view.run_view(reply, width=80)) if line.startswith("return")]
-    assert line == "return   21.3   of all play, which explores; none yet of the least exploring"
-    assert view.run_line(reply).startswith("return 21.3 (of all play, which explores)  steps")
+    assert line == "return   -   all slots 21.3   none yet of the least exploring"
+    assert view.run_line(reply).startswith("return - (all slots 21.3)  steps")
     later = samples.status(return_mean=30.0, return_episodes=1, return_mean_all=21.34)
     [line] = [line for line in drawn(view.run_view(later, width=80)) if line.startswith("return")]
     assert line.startswith("return   30.0   over 1 episode   all slots 21.3")
@@ -290,6 +356,16 @@ def test_the_member_says_how_it_does() -> None:
         state="searching", reason="no host yet", host_name="", weights_version=-1, players=()
     )
     assert "no host yet" in "\n".join(drawn(view.member_view(waiting, None)))
+
+
+def test_at_its_end_a_member_has_no_players_and_no_speed() -> None:
+    for state in ("stopped", "failed"):
+        last = samples.member(state=state, steps_per_s=0.0, players=())
+        text = "\n".join(drawn(view.member_view(last, samples.JOINED)))
+        assert f"state    {state}" in text
+        assert "123,456   episodes 812" in text
+        assert "players" not in text
+        assert view.member_line(last).startswith(f"{state}  host attic  steps 123,456  weights")
 
 
 def test_a_member_says_what_waits_on_disk_and_that_it_plays_on() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from p2prl import registry
 from p2prl.cli.experiments import _environments, _presets
 from p2prl.core.spaces import EnvSpec, Leaf
 from p2prl.errors import MissingPackage, P2prlError, UsageError
+from p2prl.packages import install_command
 
 CARTPOLE = EnvSpec(
     "CartPole-v1",
@@ -151,7 +153,9 @@ def test_a_missing_package_is_named_with_its_pip_command(
     with pytest.raises(MissingPackage) as caught:
         registry.make_env_factory(env_id, args, provided_by="p2prl==0.1.0" if package[0] == "p" else "")()
     assert caught.value.package == package
-    assert str(caught.value) == f'{env_id} needs a package that is missing here: pip install "{package}"'
+    command = install_command(package)
+    assert str(caught.value) == f"{env_id} needs a package that is missing here: {command}"
+    assert shlex.split(command) == [sys.executable, "-m", "pip", "install", package]
 
 
 @pytest.mark.usefixtures("without_extras")
