@@ -141,7 +141,12 @@ class Roster:
         return member
 
     def heartbeat(self, key: str, boot_id: str, steps: int, paused: str, now: float) -> Member | None:
-        """A heartbeat. `paused` is the reason if the member paused itself. None: not known, it must say Hello."""
+        """A heartbeat. None: not known, it must say Hello.
+
+        Args:
+            steps: so far, also of bundles under way.
+            paused: the reason if the member paused itself.
+        """
         member = self.members.get(key)
         if member is None or member.boot_id != boot_id or member.state == "gone":
             return None

@@ -130,6 +130,11 @@ class Sampler:
         """Ticks inserted since the run began, as far as known."""
         return sum(shard.inserted for shard in self._shards.values())
 
+    @property
+    def short(self) -> bool:
+        """True if the next update needs more ticks than were inserted."""
+        return not self.limiter.can_sample(self._spec.batch * self._ticks_each)
+
     def why_waiting(self) -> str:
         """One line for people: why there is no batch."""
         inserted, spec = self.inserted_ticks, self._spec
@@ -137,7 +142,7 @@ class Sampler:
             return "waiting for shards"
         if inserted < spec.min_ticks and not self._queue:
             return f"waiting for sessions: {inserted} of {spec.min_ticks} ticks before the first update"
-        if self.limiter.can_sample(spec.batch * self._ticks_each):
+        if not self.short:
             return "waiting for sessions, or for the shards' answer"
         if not self._queue:
             ratio = f"samples_per_insert = {spec.samples_per_insert:g}"

@@ -78,6 +78,7 @@ class Member:
             self.network,
             self._player_config,
             self._on_bundle,
+            self._on_moved,
             lambda: self.outgoing.room,
             self._on_dropped,
             self._on_failure,
@@ -165,7 +166,7 @@ class Member:
         self.welcome = self.feed.welcome = welcome
         if known is None:
             self.outgoing.begin(welcome.run)
-            self._rate = Rate(self.loop.now(), self.outgoing.steps)
+            self._rate = Rate(self.loop.now(), self._steps)
             self._say_cost(welcome.run)
             if self.outgoing.continues:
                 # The host must know whose books go on in ours before it sees any of them. Over a new connection: on
@@ -238,20 +239,28 @@ class Member:
     # --- bundles
 
     def _on_bundle(self, bundle: m.PlayerBundle, header: Frame, payload: Frame) -> None:
-        self._moved_at = self.loop.now()
+        self._on_moved()
         if bundle.warning:
             self.control.send(m.Fault(kind="warning", text=bundle.warning))
         self.outgoing.took(bundle, header, payload)
 
     def _on_dropped(self, dropped: m.PlayerDropped) -> None:
-        self._moved_at = self.loop.now()
+        self._on_moved()
         self.outgoing.dropped(dropped)
+
+    def _on_moved(self) -> None:
+        self._moved_at = self.loop.now()
+
+    @property
+    def _steps(self) -> int:
+        """So far, also those of bundles under way."""
+        return self.outgoing.steps + self.players.under_way
 
     # --- time
 
     def _each_second(self) -> None:
         now = self.loop.now()
-        self.steps_per_s = self._rate.look(now, self.outgoing.steps)
+        self.steps_per_s = self._rate.look(now, self._steps)
         self.outgoing.each_second(self.control.silent_s())
         self._tell_about_players()
         if self.welcome is not None and self.control.welcomed:
@@ -305,7 +314,7 @@ class Member:
             state=state,
             reason=reason,
             host_name=self.welcome.host_name if self.welcome else self.config.host,
-            steps=self.outgoing.steps,
+            steps=self._steps,
             steps_per_s=self.steps_per_s,
             episodes=self.outgoing.episodes,
             weights_version=self.players.version,
@@ -374,7 +383,7 @@ class Member:
         self.control.send(m.Fault(kind=failure.kind, text=failure.text))
         if failure.kind == "missing_package":
             self._fail(MissingPackage(failure.text, failure.package))
-        elif failure.kind not in ("environment", "player"):  # those two are started again, and may pass
+        elif failure.hopeless:  # else it is started again, and it may pass
             self._fail(P2prlError(failure.text))
 
     def _on_refusal(self, refusal: m.Refusal) -> None:

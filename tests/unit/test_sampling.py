@@ -249,3 +249,17 @@ def test_what_is_asked_for_ahead_stays_within_the_limiters_tolerance(
     )
     sampler.replied(0, held, [])
     assert {ask.count for _, ask in sampler.asks(1.0, 0)} == {batches * 64}
+
+
+def test_it_is_short_of_sessions_until_a_batch_is_there() -> None:
+    sampler, shards = Sampler(SCHEMA, SPEC, 1), {0: Queue("a")}
+    listen(sampler, shards, 0.0)
+    assert sampler.short
+    shards[0].take(3 * TICKS)
+    listen(sampler, shards, 10.0)
+    assert sampler.short, "a batch takes four"
+    shards[0].take(TICKS)
+    listen(sampler, shards, 20.0)
+    assert not sampler.short
+    assert consume(sampler, shards, 30.0) == 1
+    assert sampler.short

@@ -26,6 +26,26 @@ def test_a_standstill_is_told_with_who_may_be_its_cause() -> None:
     assert trainer_state(STALLED, 0.1, [node(4, players=0)])[0] == "waiting"
 
 
+def test_a_trainer_without_sessions_waits_while_they_are_played() -> None:
+    short = m.TrainerReport(state="stalled", reason=STALLED.reason, short=True)
+
+    def slow(state: str = "working", **books: int) -> m.NodeStatus:
+        report = m.PlayerReport(rank=0, state="working", steps=40, under_way=40)
+        return node(1, state=state, player_reports=[report], bundles=m.Books(**books))
+
+    assert trainer_state(short, 0.1, [slow()]) == (
+        "waiting",
+        f"{short.reason}; 40 steps of the next are played",
+    )
+    assert trainer_state(short, 0.1, [slow(refused=3, stored=1)])[0] == "waiting"
+    assert trainer_state(short, 0.1, [slow(refused=3)])[0] == "stalled", "what it plays is of no use"
+    assert trainer_state(short, 0.1, [slow("stalled")])[0] == "stalled"
+    assert trainer_state(short, 0.1, [node(1)])[0] == "stalled", "it plays nothing"
+    assert trainer_state(STALLED, 0.1, [slow()])[0] == "stalled", (
+        "the trainer has what it needs, and does not train"
+    )
+
+
 def test_silence_and_failure_go_before_what_was_said_last() -> None:
     training = m.TrainerReport(state="training")
     assert trainer_state(training, 0.1, []) == ("training", "")
