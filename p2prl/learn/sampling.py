@@ -44,6 +44,8 @@ class _Shard:
     inserted: int = 0
     #: It answered since it came up.
     heard: bool = False
+    #: It was heard of since this trainer began.
+    met: bool = False
     asked_at: float = -1e9
     #: Asks under way: id -> (deadline, group).
     asks: dict[int, tuple[float, _Group]] = field(default_factory=dict)
@@ -197,7 +199,9 @@ class Sampler:
         if shard is None:
             return
         shard.mass, shard.ticks, shard.inserted = reply.mass, reply.ticks, reply.inserted_ticks
-        shard.heard = True
+        if not shard.met:
+            self.limiter.found(reply.inserted_ticks)
+        shard.heard = shard.met = True
         shard.weight = reply.priority_total if self._prioritised else float(reply.mass)
         self.highest = max(self.highest, reply.highest)
         self.limiter.inserted(self.inserted_ticks)
