@@ -1,9 +1,16 @@
-"""Numbers with their nouns, and sizes, as people write them, and how often a line was told. A leaf, and pure."""
+"""Numbers and sizes as people write them, why a run ended, and how often a line was told. A leaf, and pure."""
 
 from __future__ import annotations
 
 #: Different lines that are counted, at most: they may hold a stranger's words.
 _MOST_LINES = 1000
+_ENDS = {
+    "return": "the run reached its mean return",
+    "steps": "the run reached its steps",
+    "time": "the run's time is over",
+    "signal": "the host was stopped",
+    "error": "the host failed",
+}
 
 
 def many(number: int, noun: str, does: str = "", do: str = "") -> str:
@@ -29,6 +36,15 @@ def sized(size_bytes: float) -> str:
     while number >= 1000 and len(units) > 1:
         number, units = number / 1000, units[1:]
     return f"{number:,.1f}".removesuffix(".0") + f" {units[0]}"
+
+
+def why_ended(reason: str) -> str:
+    """Why a run ended, for people; what is none of the known reasons stays as it is.
+
+    >>> why_ended("return"), why_ended("a full disk")
+    ('the run reached its mean return', 'a full disk')
+    """
+    return _ENDS.get(reason, reason)
 
 
 class Repeats:

@@ -171,7 +171,7 @@ class Roster:
 
     def goodbye(self, key: str, reason: str, now: float) -> Member | None:
         """A member leaves on purpose."""
-        return self._leave(key, "goodbye", reason or "left", now)
+        return self._leave(key, "goodbye", reason or "it gave no reason", now)
 
     def ticked(self, now: float) -> list[Member]:
         """Time passed. Returns the members whose state changed."""

@@ -37,7 +37,7 @@ from p2prl.nodes.upgrade import check_bundle_codecs
 from p2prl.nodes.volunteer import Volunteer
 from p2prl.nodes.weights_feed import WeightsFeed
 from p2prl.nodes.wiring import MemberConfig, PlayerConfig
-from p2prl.words import many
+from p2prl.words import many, why_ended
 
 log = logging.getLogger("p2prl")
 
@@ -67,8 +67,7 @@ class Member:
         self._joined_term: int | None = None
         #: When it was said last that the host is away, and how long until it is said again.
         self._said_away, self._away_say_s = -1e9, _AWAY_SAY_S
-        self._began = loop.now()
-        self._seats: list[m.Seat] = []
+        self._began, self._seats = loop.now(), list[m.Seat]()
         self._fatal: P2prlError | None = None
         self.left = Left("signal", "", m.Books())
         self.lookout = Lookout(config, reporter.log)
@@ -420,21 +419,30 @@ class Member:
         self.outgoing.close()
         if self._is_heard_to_the_end() and self.control.silent_s() < _PRESENT_S:
             # What is under way will be stored, and should be counted so.
-            self.loop.run_on(lambda: self.outgoing.outbox.in_flight == 0, _LAST_RECEIPTS_S)
+            self.loop.run_on(self._all_told, _LAST_RECEIPTS_S)
         self._keep()
         books = self.outgoing.books()
         self.left = Left(self.left.reason, self.left.text, books)
         if self.control.welcomed:
             self._heartbeat()  # which says how many bundles are on this disk, and not lost
-            self.control.send(m.Goodbye(reason=self.left.text or "left", books=books))
+            self.control.send(m.Goodbye(reason=self._why_left(), books=books))
         self.players.close()
         self.lookout.close()
         self.network.close()
 
+    def _why_left(self) -> str:
+        """For the people at the host."""
+        left = self.left
+        return why_ended(left.text) if left.reason == "stopped" else left.text or "stopped on its machine"
+
+    def _all_told(self) -> bool:
+        """Each bundle has its verdict, or no shard is there to give one."""
+        outbox = self.outgoing.outbox
+        return not outbox.in_window or not (outbox.in_flight or outbox.up)
+
     def _is_heard_to_the_end(self) -> bool:
-        """The shards are there for as long as we are: a host ends them after its own member, and without a word to it
-        for others."""
-        return self.control.welcomed and (self.left.reason == "signal" or self.config.own)
+        """The shards are there for as long as we are: a host ends them after those who play."""
+        return self.control.welcomed and self.left.reason != "error"
 
     def _keep(self) -> None:
         outgoing = self.outgoing
