@@ -47,7 +47,7 @@ _PAUSED_AFTER_S = 2.0
 #: The host answers each second: a person should not have to wait for the connection's own time-out.
 _AWAY_SHOWN_S = 5.0
 #: On leaving: how long verdicts on the last bundles are waited for, if the host was heard just now.
-_LAST_RECEIPTS_S, _PRESENT_S = 1.0, 2.5
+_LAST_RECEIPTS_S, _PRESENT_S = 1.5, 2.5
 #: Reasons of a run's end after which nobody waits for its last bundles.
 _FINISHED = ("return", "steps", "time")
 
