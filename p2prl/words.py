@@ -1,4 +1,4 @@
-"""Numbers with their nouns, and sizes, as people write them, and how often a line was told. A leaf, and pure."""
+"""Numbers and sizes as people write them, why a run ended, and how often a line was told. A leaf, and pure."""
 
 from __future__ import annotations
 
@@ -15,6 +15,13 @@ _KINDS = {
 _BOUNDS = {">=": "of at least", "<=": "of at most", ">": "above", "<": "below"}
 #: Different lines that are counted, at most: they may hold a stranger's words.
 _MOST_LINES = 1000
+_ENDS = {
+    "return": "the run reached its mean return",
+    "steps": "the run reached its steps",
+    "time": "the run's time is over",
+    "signal": "the host was stopped",
+    "error": "the host failed",
+}
 
 
 def many(number: int, noun: str, does: str = "", do: str = "") -> str:
@@ -56,6 +63,15 @@ def in_words(told: str) -> str:
     if match[2]:
         kind = f"{kind.partition(',')[0]} {_BOUNDS[match[2]]} {match[3]}"
     return f"expected {kind}{match[4]}"
+
+
+def why_ended(reason: str) -> str:
+    """Why a run ended, for people; what is none of the known reasons stays as it is.
+
+    >>> why_ended("return"), why_ended("a full disk")
+    ('the run reached its mean return', 'a full disk')
+    """
+    return _ENDS.get(reason, reason)
 
 
 class Repeats:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from ipaddress import ip_address
 
 from rich.text import Text
 
@@ -75,5 +76,10 @@ def dial_command(info: HostStarted) -> str:
 
 
 def join_hint(info: HostStarted) -> str:
-    """How others join this host: by its name, or by its address where multicast is blocked."""
+    """How others join this host: by its name, or by its address where multicast is blocked.
+
+    Nobody else can join one that is on loopback alone; and its name is not found, for searches leave loopback out.
+    """
+    if all(ip_address(address).is_loopback for address in info.addresses):
+        return f"{dial_command(info)}   on this machine: no other one reaches it"
     return f"p2prl join {shlex.quote(safe(info.name))}   or   {dial_command(info)}"

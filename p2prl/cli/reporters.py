@@ -17,7 +17,7 @@ from p2prl.cli.screen import Screen, log_text
 from p2prl.cli.units import longer
 from p2prl.core.messages import CodeNews, StatusReply
 from p2prl.nodes.report import HostStarted, HostStopped, Joined, Left, MemberStatus
-from p2prl.words import many
+from p2prl.words import many, why_ended
 
 _PLAIN_INTERVAL_S = 5.0
 #: A warning that comes and goes within so long is the same one.
@@ -368,9 +368,10 @@ def joined_line(info: Joined) -> str:
 
 def left_line(info: Left) -> str:
     """Why it ended, and what was given; an error's text is what the command itself ends with."""
-    told = info.text and info.reason != "error"
-    why = f"{info.reason}" + (f" ({output.safe(info.text)})" if told else "")
-    books = info.books
+    why = {"signal": info.text or "stopped here", "stopped": why_ended(info.text)}.get(
+        info.reason, info.reason
+    )
+    why, books = output.safe(why), info.books
     return f"left: {why}; {output.count(books.stored)} of {many(books.produced, 'bundle')} stored"
 
 

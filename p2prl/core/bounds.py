@@ -73,8 +73,9 @@ def checked_heartbeat(beat: Heartbeat) -> Heartbeat:
     if len(beat.evaluating) > MAX_PLAYERS:
         raise RemoteProtocolError("malformed", f"{len(beat.evaluating)} evaluation jobs in one node")
     _check_counts(*beat.evaluating.keys(), *beat.evaluating.values())
-    failures = (player.failures for player in beat.players)
-    _check_counts(beat.steps, beat.episodes, beat.weights_version + 1, beat.spooled, *failures)
+    _check_counts(beat.steps, beat.episodes, beat.weights_version + 1, beat.spooled)
+    for player in beat.players:
+        _check_counts(player.failures, player.steps, player.under_way)
     return msgspec.structs.replace(
         beat, reason=line(beat.reason), players=[_checked_player(report) for report in beat.players]
     )

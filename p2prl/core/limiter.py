@@ -32,6 +32,9 @@ class Limiter(Protocol):
     def waiting(self, total: int) -> None:
         """`total` ticks wait in the shards, by their own count; said when nothing is in flight."""
 
+    def found(self, count: int) -> None:
+        """`count` ticks had been inserted into one of the shards when this trainer first heard of it."""
+
 
 class RateLimiter:
     """The limiter of a buffer that is sampled at random. What is sampled is counted in ticks: one for a window (its
@@ -59,6 +62,10 @@ class RateLimiter:
         # Twice that, so that rounding cannot make one.
         self._tolerance = max(tolerance, batch + samples_per_insert)
         self._offset = samples_per_insert * self._min_size
+        #: Ticks inserted before this trainer, and of them those that it knows of: a trainer that was killed may have
+        #: sampled more than its last checkpoint says, and so let in more.
+        self._found = 0
+        self._known = self._allowed(sampled_total) if sampled_total else math.inf
         #: Samples and ticks so far, since the run began.
         self.sampled_total = sampled_total
         self.inserted_total = 0
@@ -73,11 +80,18 @@ class RateLimiter:
         return ahead - count >= self._offset - self._tolerance
 
     def insert_ceiling(self) -> int | None:
-        """The most inserted ticks that keep D at or below O + tolerance, and at least `min_size`."""
+        """The most inserted ticks that keep D at or below O + tolerance, and at least `min_size`.
+
+        What a killed trainer let in beyond that is allowed on top: it takes its successor some time to sample so much
+        again, and players do not wait for that.
+        """
         if self._ratio <= 0:
             return None
-        allowed = (self.sampled_total + self._offset + self._tolerance) / self._ratio
-        return max(self._min_size, math.floor(allowed))
+        beyond = max(0.0, self._found - self._known)
+        return max(self._min_size, math.floor(self._allowed(self.sampled_total) + beyond))
+
+    def _allowed(self, sampled: int) -> float:
+        return (sampled + self._offset + self._tolerance) / self._ratio if self._ratio > 0 else math.inf
 
     def sampled(self, count: int) -> None:
         """`count` more ticks were sampled."""
@@ -89,6 +103,10 @@ class RateLimiter:
 
     def waiting(self, total: int) -> None:
         """Does not matter: what is sampled does not go."""
+
+    def found(self, count: int) -> None:
+        """`count` ticks had been inserted into one of the shards when this trainer first heard of it."""
+        self._found += count
 
 
 class QueueLimiter:
@@ -130,3 +148,6 @@ class QueueLimiter:
         this they would fill the capacity for ever.
         """
         self.consumed_total = max(self.consumed_total, self.inserted_total - total)
+
+    def found(self, count: int) -> None:
+        """Does not matter: `waiting` tells what is left of it."""

@@ -141,7 +141,12 @@ class Roster:
         return member
 
     def heartbeat(self, key: str, boot_id: str, steps: int, paused: str, now: float) -> Member | None:
-        """A heartbeat. `paused` is the reason if the member paused itself. None: not known, it must say Hello."""
+        """A heartbeat. None: not known, it must say Hello.
+
+        Args:
+            steps: so far, also of bundles under way.
+            paused: the reason if the member paused itself.
+        """
         member = self.members.get(key)
         if member is None or member.boot_id != boot_id or member.state == "gone":
             return None
@@ -166,7 +171,7 @@ class Roster:
 
     def goodbye(self, key: str, reason: str, now: float) -> Member | None:
         """A member leaves on purpose."""
-        return self._leave(key, "goodbye", reason or "left", now)
+        return self._leave(key, "goodbye", reason or "it gave no reason", now)
 
     def ticked(self, now: float) -> list[Member]:
         """Time passed. Returns the members whose state changed."""

@@ -193,8 +193,10 @@ class PlayerReport(msgspec.Struct, frozen=True, kw_only=True):
     """One player in its member's heartbeat. `state` is starting or working.
 
     Attributes:
+        steps: of its bundles, and `under_way`.
         restarts: how often it was started again.
         failures: how often one of its environments raised; the slot then began anew.
+        under_way: steps so far of the bundle that it plays, if that takes it more than a second; in no books yet.
     """
 
     rank: int
@@ -204,6 +206,7 @@ class PlayerReport(msgspec.Struct, frozen=True, kw_only=True):
     restarts: int = 0
     reason: str = ""
     failures: int = 0
+    under_way: int = 0
 
 
 class ShardAddress(msgspec.Struct, frozen=True, kw_only=True):
@@ -386,6 +389,10 @@ class Heartbeat(Message, frozen=True, kw_only=True, tag="heartbeat"):
     evaluating: dict[int, int] = {}
 
 
+#: Whose fault a failure is.
+FailureKind = Literal["missing_package", "environment", "agent", "schema", "player"]
+
+
 class EvalResult(Message, frozen=True, kw_only=True, tag="eval_result"):
     """member -> broker: an evaluation job is over.
 
@@ -394,6 +401,7 @@ class EvalResult(Message, frozen=True, kw_only=True, tag="eval_result"):
         steps: environment steps that it took.
         failure: why there is no result; else empty.
         faulty: the job may be to blame for that: the environment or the agent raised, or its player died.
+        kind: whose fault the failure is.
     """
 
     job: int
@@ -401,6 +409,7 @@ class EvalResult(Message, frozen=True, kw_only=True, tag="eval_result"):
     steps: int = 0
     failure: str = ""
     faulty: bool = False
+    kind: FailureKind = "environment"
 
 
 class Fault(Message, frozen=True, kw_only=True, tag="fault"):
@@ -483,6 +492,7 @@ class TrainerReport(Message, frozen=True, kw_only=True, tag="trainer_report"):
         lag_mean: null before the first update of this trainer.
         insert_ceiling: how far the shards' inserted ticks may go; null for no limit.
         updates_skipped: updates that changed nothing, because loss or gradient was not finite; not among `updates`.
+        short: the next update needs more sessions than there are.
     """
 
     state: TrainerState
@@ -495,6 +505,7 @@ class TrainerReport(Message, frozen=True, kw_only=True, tag="trainer_report"):
     metrics: dict[str, float] = {}
     device: str = ""
     updates_skipped: int = 0
+    short: bool = False
 
 
 class WeightsAsk(Message, frozen=True, kw_only=True, tag="weights_ask"):
@@ -1048,6 +1059,17 @@ class PlayerBundle(Message, frozen=True, kw_only=True, tag="player_bundle"):
     failure: str = ""
 
 
+class PlayerProgress(Message, frozen=True, kw_only=True, tag="player_progress"):
+    """player -> member, about each second while a bundle takes longer than that: how far it is.
+
+    Attributes:
+        steps: of the bundle under way, in all slots.
+    """
+
+    rank: int
+    steps: int
+
+
 class PlayerDropped(Message, frozen=True, kw_only=True, tag="player_dropped"):
     """player -> member: so many bundles, with so many steps and episodes, were dropped: the window was full.
 
@@ -1067,7 +1089,7 @@ class PlayerEvaluated(Message, frozen=True, kw_only=True, tag="player_evaluated"
     Attributes:
         steps: environment steps so far.
         over: there is nothing more to come of it.
-        episodes, failure: as in EvalResult, when it is over.
+        episodes, failure, kind: as in EvalResult, when it is over.
     """
 
     rank: int
@@ -1076,18 +1098,22 @@ class PlayerEvaluated(Message, frozen=True, kw_only=True, tag="player_evaluated"
     over: bool = False
     episodes: list[tuple[float, int]] = []
     failure: str = ""
-
-
-FailureKind = Literal["missing_package", "environment", "agent", "schema", "player"]
+    kind: FailureKind = "environment"
 
 
 class PlayerFailed(Message, frozen=True, kw_only=True, tag="player_failed"):
-    """player -> member: I cannot go on."""
+    """player -> member: I cannot go on.
+
+    Attributes:
+        package: the one that is missing.
+        hopeless: nor could another player in my place.
+    """
 
     rank: int
     kind: FailureKind
     text: str
     package: str = ""
+    hopeless: bool = False
 
 
 class PlayerCredit(Message, frozen=True, kw_only=True, tag="player_credit"):
@@ -1143,5 +1169,5 @@ FromBroker = (
     | NodesReply
 )
 SampleMessage = SampleAsk | SampleReply | Priorities
-FromPlayer = PlayerHello | PlayerBundle | PlayerDropped | PlayerFailed | PlayerEvaluated
+FromPlayer = PlayerHello | PlayerBundle | PlayerProgress | PlayerDropped | PlayerFailed | PlayerEvaluated
 ToPlayer = PlayerCredit | WeightsHeader | EvalJob | EvalDrop

@@ -119,6 +119,8 @@ class Outbox:
         self._term = -1
         #: Ticks that may be unsettled; None for no limit.
         self._grant: int | None = None
+        #: This member leaves: its last bundles go at once, whatever the grant.
+        self.leaving = False
         self._unsettled_ticks = 0
         self._size_bytes = 0
         self._count = 0
@@ -340,7 +342,7 @@ class Outbox:
 
     def _may_send(self) -> bool:
         # Any positive room admits one bundle, so that a grant smaller than a bundle never stops everything.
-        return self._grant is None or self._unsettled_ticks < self._grant
+        return self._grant is None or self.leaving or self._unsettled_ticks < self._grant
 
     def _best_lane(self, now: float) -> tuple[int, _Lane] | None:
         """The live shard that owes us the fewest bytes (of equals, the one that got least so far), within its share.

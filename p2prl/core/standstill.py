@@ -39,17 +39,19 @@ class Standstill:
         if total != self._inserted:
             self._inserted, self._arrived = total, now
 
-    def look(self, why: str, now: float) -> tuple[State, str]:
+    def look(self, why: str, now: float, short: bool = False) -> tuple[State, str]:
         """The state now and, unless it is `training`, its cause.
 
         Args:
             why: what is waited for.
+            short: that is sessions. As long as they come, however slowly they fill what an update needs, nothing stands
+                still.
         """
         idle_s, dry_s = now - self._updated, now - self._arrived
         if self._training and idle_s < _TRAINING_S:
             return "training", ""
         cause = f"{why}; no session for {dry_s:.0f} s" if dry_s >= NO_SESSION_S else why
-        if idle_s >= NO_UPDATE_S or min(idle_s, dry_s) >= NO_SESSION_S:
+        if (idle_s >= NO_UPDATE_S and not short) or min(idle_s, dry_s) >= NO_SESSION_S:
             return "stalled", f"no update for {idle_s:.0f} s: {cause}"
         return "waiting", cause
 

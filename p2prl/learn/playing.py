@@ -15,7 +15,7 @@ import numpy as np
 from p2prl.core.ladder import ladder_level
 from p2prl.core.schema import RESET, SessionSchema
 from p2prl.core.spaces import EnvSpec, Leaf, leaves
-from p2prl.errors import P2prlError
+from p2prl.errors import AgentRaised, P2prlError
 from p2prl.learn.contracts import Actor, Array, Explore, Tree
 from p2prl.learn.duplicates import DuplicateWatch
 from p2prl.learn.environments import EnvironmentFailed, failure
@@ -114,8 +114,8 @@ class Playing:
         self._annealing = [annealing(actor)] * slots
         #: Whole ticks so far, and of the episodes under way how many there were before each, and what each gave.
         self._ticks, self._before, self._returns = 0, [0] * slots, np.zeros(slots)
-        #: RESET ticks of the bundle under way, over all slots.
-        self._resets = 0
+        #: Of the bundle under way: the ticks before it, and its RESET ticks over all slots.
+        self._began = self._resets = 0
         #: The first observation of the next bundle, `[slots, ...]` per leaf.
         self._first = {
             name: np.empty((slots, *leaf.shape), leaf.dtype) for name, leaf in leaves(spec.observation, "obs")
@@ -143,7 +143,7 @@ class Playing:
         columns["flags"][:] = 0
         episodes: list[tuple[float, int, float]] = []
         rewards = np.empty((self._schema.ticks, self._slots))
-        self._resets = 0
+        self._began, self._resets = self._ticks, 0
         seen = self._rows(0, columns)
         for (row, _), first in zip(seen, self._first.values(), strict=True):
             row[...] = first
@@ -159,7 +159,12 @@ class Playing:
             for column in self._schema.columns
             if column.name not in self._filmed
         }
-        return Bundle(stored, self._stacks(), self._schema.ticks * self._slots - self._resets, episodes)
+        return Bundle(stored, self._stacks(), self.under_way, episodes)
+
+    @property
+    def under_way(self) -> int:
+        """Steps so far of the bundle that is played, over all slots."""
+        return (self._ticks - self._began) * self._slots - self._resets
 
     def close(self) -> None:
         """Close the environments; may be called twice."""
@@ -203,7 +208,7 @@ class Playing:
             for name, values in split(self._spec.action, "action", actions).items():
                 columns[name][tick] = values
         if extras.keys() != self._fields:
-            raise P2prlError(
+            raise AgentRaised(
                 f"the agent's act gave the fields {sorted(extras)}; fields() says {sorted(self._fields)}"
             )
         for name, values in extras.items():

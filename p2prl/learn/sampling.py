@@ -44,6 +44,8 @@ class _Shard:
     inserted: int = 0
     #: It answered since it came up.
     heard: bool = False
+    #: It was heard of since this trainer began.
+    met: bool = False
     asked_at: float = -1e9
     #: Asks under way: id -> (deadline, group).
     asks: dict[int, tuple[float, _Group]] = field(default_factory=dict)
@@ -130,6 +132,11 @@ class Sampler:
         """Ticks inserted since the run began, as far as known."""
         return sum(shard.inserted for shard in self._shards.values())
 
+    @property
+    def short(self) -> bool:
+        """True if the next update needs more ticks than were inserted."""
+        return not self.limiter.can_sample(self._spec.batch * self._ticks_each)
+
     def why_waiting(self) -> str:
         """One line for people: why there is no batch."""
         inserted, spec = self.inserted_ticks, self._spec
@@ -137,7 +144,7 @@ class Sampler:
             return "waiting for shards"
         if inserted < spec.min_ticks and not self._queue:
             return f"waiting for sessions: {inserted} of {spec.min_ticks} ticks before the first update"
-        if self.limiter.can_sample(spec.batch * self._ticks_each):
+        if not self.short:
             return "waiting for sessions, or for the shards' answer"
         if not self._queue:
             ratio = f"samples_per_insert = {spec.samples_per_insert:g}"
@@ -192,7 +199,9 @@ class Sampler:
         if shard is None:
             return
         shard.mass, shard.ticks, shard.inserted = reply.mass, reply.ticks, reply.inserted_ticks
-        shard.heard = True
+        if not shard.met:
+            self.limiter.found(reply.inserted_ticks)
+        shard.heard = shard.met = True
         shard.weight = reply.priority_total if self._prioritised else float(reply.mass)
         self.highest = max(self.highest, reply.highest)
         self.limiter.inserted(self.inserted_ticks)

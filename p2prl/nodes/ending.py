@@ -7,8 +7,9 @@ import shlex
 from pathlib import Path
 
 from p2prl.config import StopConfig
+from p2prl.core import messages as m
 from p2prl.core.episodes import WINDOW, EpisodeStats
-from p2prl.errors import UsageError
+from p2prl.errors import P2prlError, UsageError
 from p2prl.nodes import broker_file, checkpoint
 from p2prl.nodes.options import HostOptions
 from p2prl.nodes.prepare import Prepared, save_run_file
@@ -55,6 +56,18 @@ def note_reached(prepared: Prepared, mean: float) -> None:
         save_run_file(prepared.folder, prepared.file)
     except OSError as error:
         log.warning("the run's folder does not say why the run ended: %s", error)
+
+
+def somebody_plays(status: m.StatusReply | None) -> bool:
+    """True if a node has not left yet, by the broker's last word; without one nobody knows."""
+    return status is None or any(node.players and node.state != "gone" for node in status.nodes)
+
+
+def coded(text: str, exit_code: int) -> P2prlError:
+    """What a run that ends by an error is to raise."""
+    error = P2prlError(text)
+    error.exit_code = exit_code or 1
+    return error
 
 
 def ended_at_once(run: Path | None) -> str:

@@ -73,6 +73,8 @@ class Entry:
             self.say("warning", "open host: it admits any machine, and this machine trusts it at first sight")
             return self._wait_for_owner(located, card.standing)
         if pinned and card.standing in ("admitted", "waiting"):  # a code or a token did its work before
+            if self.code is not None:
+                self.say("info", _unneeded(located))
             return self._wait_for_owner(located, card.standing)
         standing = self._prove(located)
         return None if standing is None else self._wait_for_owner(located, standing)
@@ -181,6 +183,10 @@ class Entry:
         if refusal.reason == "protocol":
             raise UpgradeNeeded(line(refusal.text))
         asked = self.token is None and self.code is None
+        if refusal.reason == "wrong_code" and not asked and self.wait_s is not None:
+            raise NotAdmitted(
+                f"{line(refusal.text)} (--wait does not try a wrong one again: guesses are counted)"
+            )
         if refusal.reason != "wrong_code" or not asked or tries >= _TRIES:
             raise NotAdmitted(line(refusal.text))
         self.say("warning", line(refusal.text))
@@ -215,6 +221,15 @@ class Entry:
         if self._deadline is not None and time.monotonic() + seconds > self._deadline:
             raise NoHostFound(f"{why} (gave up after --wait {self.wait_s:g})")
         return not self.stop.wait(seconds)
+
+
+def _unneeded(located: Located) -> str:
+    """For who gave a code that is not looked at: it may be another host's."""
+    name, where = line(located.card.host_name, 60), f"{located.address}:{located.base_port}"
+    return (
+        f"{name} at {where} knows this machine, and this machine knows its key: the code is not needed, and was not "
+        "compared with the host's. If it is of another host, name that one: p2prl join NAME or ADDRESS"
+    )
 
 
 def _unproved(located: Located) -> str:

@@ -102,7 +102,7 @@ class EvalDesk:
         if result.failure:
             self.evaluations.failed(key, result.job, result.steps, now, result.faulty)
             if result.faulty:
-                self._broker.members.fault(key, m.Fault(kind="environment", text=result.failure))
+                self._broker.members.fault(key, m.Fault(kind=result.kind, text=result.failure))
         else:
             self.evaluations.result(key, result.job, result.episodes, now)
         self.ticked()

@@ -13,13 +13,15 @@ from typing import Any
 
 import gymnasium as gym
 
+from p2prl.blame import raised
 from p2prl.core import messages as m
 from p2prl.core.spaces import EnvSpec
-from p2prl.errors import P2prlError
+from p2prl.errors import MissingPackage, P2prlError
 from p2prl.learn.contracts import Actor
-from p2prl.learn.environments import MakeEnv
+from p2prl.learn.environments import EnvironmentFailed, MakeEnv
 from p2prl.learn.evaluation import Evaluation
 from p2prl.net.sockets import Frame
+from p2prl.nodes.player_faults import failure_kind
 from p2prl.wire.weights import decode_weights
 
 log = logging.getLogger("p2prl")
@@ -107,7 +109,7 @@ class Evaluator:
             self._actor = self._make_actor()
         self._actor.load(decode_weights(payload))
         while len(self._envs) < min(job.episodes, self._slots):
-            self._envs.append(self._make_env())
+            self._envs.append(self._make())
         self._told_at = self._now()
         self._evaluation = Evaluation(
             self._envs,
@@ -118,16 +120,32 @@ class Evaluator:
             max_length=job.max_length,
         )
 
+    def _make(self) -> gym.Env[Any, Any]:
+        try:
+            return self._make_env()
+        except MissingPackage:
+            raise
+        except P2prlError as error:
+            raise EnvironmentFailed(str(error), 0) from error
+        except Exception as error:
+            raise EnvironmentFailed(f"{self._spec.id} cannot be made: {raised(error)}", 0) from error
+
     def _guarded(self, work: Callable[[], object]) -> None:
         try:
             work()
         except Exception as error:
             log.debug("an evaluation job failed", exc_info=True)
             told = str(error) if isinstance(error, P2prlError) else f"{type(error).__name__}: {error}"
-            self._finish(failure=f"evaluation: {told}"[:500])
+            kind = failure_kind(error, at="player" if isinstance(error, P2prlError) else "agent")
+            self._finish(failure=f"evaluation: {told}"[:500], kind=kind)
             self.close()
 
-    def _finish(self, episodes: list[tuple[float, int]] | None = None, failure: str = "") -> None:
+    def _finish(
+        self,
+        episodes: list[tuple[float, int]] | None = None,
+        failure: str = "",
+        kind: m.FailureKind = "environment",
+    ) -> None:
         assert self._job is not None
         self._last_word = m.PlayerEvaluated(
             rank=self._rank,
@@ -136,6 +154,7 @@ class Evaluator:
             over=True,
             episodes=episodes or [],
             failure=failure,
+            kind=kind,
         )
         self._job = self._evaluation = None
         self._say()

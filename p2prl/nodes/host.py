@@ -21,7 +21,7 @@ from p2prl.nodes.announce import Announced, Announcer
 from p2prl.nodes.charges import LOCAL, Plan, check_options
 from p2prl.nodes.claim import Claim, claim_block, first_claim
 from p2prl.nodes.control import ControlLine
-from p2prl.nodes.ending import check_goes_on, ended_at_once, note_reached, reached
+from p2prl.nodes.ending import check_goes_on, coded, ended_at_once, note_reached, reached, somebody_plays
 from p2prl.nodes.grace import Timetable
 from p2prl.nodes.options import HostOptions
 from p2prl.nodes.own_host import drop_base, note_base
@@ -275,7 +275,7 @@ class Host:
         # A broker that was killed had not written down the last moment; its shards tell the next one.
         steps = max(status.steps, self.last.steps if self.last is not None else 0)
         self.last = status = msgspec.structs.replace(status, steps=steps)
-        if self._stage == "last" and not any(node.players and node.state != "gone" for node in status.nodes):
+        if self._stage == "last" and not somebody_plays(status):
             self._enter("broker")
         if self._stage != "running" or not self._started:
             return
@@ -371,25 +371,33 @@ class Host:
             self.loop.stop(self.exit_code)
 
     def _advance_others(self, spent_s: float) -> None:
-        """All but the broker: first who plays, then who keeps what was played. The trainer ends beside them."""
+        """All but the broker: first who plays, joiners too, then who keeps what was played. The trainer ends beside."""
         if spent_s > self._by.unborn_s:
             self.supervisor.kill_unborn(self._others())
-        if self._stage == "played" and (spent_s > self._by.played_s or self.supervisor.ended(["member"])):
-            self._enter("others")
+        if self._stage == "played":
+            left = self.supervisor.ended(["member"]) and (
+                not somebody_plays(self.last) or self._unheard(spent_s)
+            )
+            if left or spent_s > self._by.played_s:
+                self._enter("others")
+            else:
+                self.control.send(m.StatusAsk())
         if spent_s > self._by.others_s:
             self.supervisor.close(self._others(), 0.0)
         if self.supervisor.ended(self._others()):
             self._enter("last")
 
     def _ask_last_status(self) -> None:
-        now = self.loop.now()
-        spent_s = now - self._stop_at
-        mute = self.pulse.silent_s(now) > spent_s > self._by.mute_s
-        gone = not self.supervisor.charges["broker"].up or self.supervisor.ended(["broker"])
-        if mute or gone or spent_s > self._by.last_status_s:
+        spent_s = self.loop.now() - self._stop_at
+        if self._unheard(spent_s) or spent_s > self._by.last_status_s:
             self._enter("broker")
         else:
             self.control.send(m.StatusAsk())
+
+    def _unheard(self, spent_s: float) -> bool:
+        """The broker is gone, or has not said a word since the ending began."""
+        mute = self.pulse.silent_s(self.loop.now()) > spent_s > self._by.mute_s
+        return mute or not self.supervisor.charges["broker"].up or self.supervisor.ended(["broker"])
 
     def run(self) -> int:
         """Until the end; returns the exit code."""
@@ -401,7 +409,7 @@ class Host:
         stop_time_s = self.options.experiment.stop.time_s or 0.0
         self.reporter.stopped(HostStopped(self.reason, self.text, self.last, stop_time_s))
         if self.reason == "error":
-            raise _coded(self.text, self.exit_code)
+            raise coded(self.text, self.exit_code)
         return self.exit_code
 
     def _close(self) -> None:
@@ -420,12 +428,6 @@ class Host:
         if self._stage == "running":  # an error on the way
             return 0.3
         return max(0.1, self._stop_at + self._by.over_s - self.loop.now())
-
-
-def _coded(text: str, exit_code: int) -> P2prlError:
-    error = P2prlError(text)
-    error.exit_code = exit_code or 1
-    return error
 
 
 def run_host(options: HostOptions, reporter: HostReporter) -> int:

@@ -38,7 +38,7 @@ from p2prl.nodes.upgrade import check_bundle_codecs
 from p2prl.nodes.volunteer import Volunteer
 from p2prl.nodes.weights_feed import WeightsFeed
 from p2prl.nodes.wiring import MemberConfig, PlayerConfig
-from p2prl.words import many
+from p2prl.words import many, why_ended
 
 log = logging.getLogger("p2prl")
 
@@ -48,7 +48,7 @@ _PAUSED_AFTER_S = 2.0
 #: The host answers each second: a person should not have to wait for the connection's own time-out.
 _AWAY_SHOWN_S = 5.0
 #: On leaving: how long verdicts on the last bundles are waited for, if the host was heard just now.
-_LAST_RECEIPTS_S, _PRESENT_S = 1.0, 2.5
+_LAST_RECEIPTS_S, _PRESENT_S = 1.5, 2.5
 #: Reasons of a run's end after which nobody waits for its last bundles.
 _FINISHED = ("return", "steps", "time")
 
@@ -68,8 +68,7 @@ class Member:
         self._joined_term: int | None = None
         #: When it was said last that the host is away, and how long until it is said again.
         self._said_away, self._away_say_s = -1e9, _AWAY_SAY_S
-        self._began = loop.now()
-        self._seats: list[m.Seat] = []
+        self._began, self._seats = loop.now(), list[m.Seat]()
         self._fatal: P2prlError | None = None
         self.left = Left("signal", "", m.Books())
         self.lookout = Lookout(config, reporter.log)
@@ -79,6 +78,7 @@ class Member:
             self.network,
             self._player_config,
             self._on_bundle,
+            self._on_moved,
             lambda: self.outgoing.room,
             self._on_dropped,
             self._on_failure,
@@ -166,7 +166,7 @@ class Member:
         self.welcome = self.feed.welcome = welcome
         if known is None:
             self.outgoing.begin(welcome.run)
-            self._rate = Rate(self.loop.now(), self.outgoing.steps)
+            self._rate = Rate(self.loop.now(), self._steps)
             self._say_cost(welcome.run)
             if self.outgoing.continues:
                 # The host must know whose books go on in ours before it sees any of them. Over a new connection: on
@@ -239,20 +239,28 @@ class Member:
     # --- bundles
 
     def _on_bundle(self, bundle: m.PlayerBundle, header: Frame, payload: Frame) -> None:
-        self._moved_at = self.loop.now()
+        self._on_moved()
         if bundle.warning:
             self.control.send(m.Fault(kind="warning", text=bundle.warning))
         self.outgoing.took(bundle, header, payload)
 
     def _on_dropped(self, dropped: m.PlayerDropped) -> None:
-        self._moved_at = self.loop.now()
+        self._on_moved()
         self.outgoing.dropped(dropped)
+
+    def _on_moved(self) -> None:
+        self._moved_at = self.loop.now()
+
+    @property
+    def _steps(self) -> int:
+        """So far, also those of bundles under way."""
+        return self.outgoing.steps + self.players.under_way
 
     # --- time
 
     def _each_second(self) -> None:
         now = self.loop.now()
-        self.steps_per_s = self._rate.look(now, self.outgoing.steps)
+        self.steps_per_s = self._rate.look(now, self._steps)
         self.outgoing.each_second(self.control.silent_s())
         self._tell_about_players()
         if self.welcome is not None and self.control.welcomed:
@@ -306,7 +314,7 @@ class Member:
             state=state,
             reason=reason,
             host_name=self.welcome.host_name if self.welcome else self.config.host,
-            steps=self.outgoing.steps,
+            steps=self._steps,
             steps_per_s=self.steps_per_s,
             episodes=self.outgoing.episodes,
             weights_version=self.players.version,
@@ -385,7 +393,7 @@ class Member:
         self.control.send(m.Fault(kind=failure.kind, text=failure.text))
         if failure.kind == "missing_package":
             self._fail(MissingPackage(failure.text, failure.package))
-        elif failure.kind not in ("environment", "player"):  # those two are started again, and may pass
+        elif failure.hopeless:  # else it is started again, and it may pass
             self._fail(P2prlError(failure.text))
 
     def _on_refusal(self, refusal: m.Refusal) -> None:
@@ -423,21 +431,30 @@ class Member:
         self.outgoing.close()
         if self._is_heard_to_the_end() and self.control.silent_s() < _PRESENT_S:
             # What is under way will be stored, and should be counted so.
-            self.loop.run_on(lambda: self.outgoing.outbox.in_flight == 0, _LAST_RECEIPTS_S)
+            self.loop.run_on(self._all_told, _LAST_RECEIPTS_S)
         self._keep()
         books = self.outgoing.books()
         self.left = Left(self.left.reason, self.left.text, books, self._last(played_with))
         if self.control.welcomed:
             self._heartbeat()  # which says how many bundles are on this disk, and not lost
-            self.control.send(m.Goodbye(reason=self.left.text or "left", books=books))
+            self.control.send(m.Goodbye(reason=self._why_left(), books=books))
         self.players.close()
         self.lookout.close()
         self.network.close()
 
+    def _why_left(self) -> str:
+        """For the people at the host."""
+        left = self.left
+        return why_ended(left.text) if left.reason == "stopped" else left.text or "stopped on its machine"
+
+    def _all_told(self) -> bool:
+        """Each bundle has its verdict, or no shard is there to give one."""
+        outbox = self.outgoing.outbox
+        return not outbox.in_window or not (outbox.in_flight or outbox.up)
+
     def _is_heard_to_the_end(self) -> bool:
-        """The shards are there for as long as we are: a host ends them after its own member, and without a word to it
-        for others."""
-        return self.control.welcomed and (self.left.reason == "signal" or self.config.own)
+        """The shards are there for as long as we are: a host ends them after those who play."""
+        return self.control.welcomed and self.left.reason != "error"
 
     def _keep(self) -> None:
         outgoing = self.outgoing

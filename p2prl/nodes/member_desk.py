@@ -94,7 +94,8 @@ class MemberDesk:
     ) -> Peer | None:
         """A member's heartbeat, checked. `version`: of the newest weights. None: it must say Hello."""
         paused = beat.reason if beat.state == "paused" else ""
-        member = self.roster.heartbeat(key, beat.boot_id, beat.steps, paused, now)
+        steps = beat.steps + sum(player.under_way for player in beat.players)
+        member = self.roster.heartbeat(key, beat.boot_id, steps, paused, now)
         peer = self.peers.get(key)
         if member is None or peer is None:
             return None

@@ -131,7 +131,7 @@ class Outgoing:
 
     def close(self) -> None:
         """No more is taken out of the spool; what is under way may still get its verdict."""
-        self._closing = True
+        self._closing = self.outbox.leaving = True
 
     def keep(self) -> tuple[int, int]:
         """Bring to the disk what has no verdict, and let go of it; returns bundles kept, and those that are lost."""

@@ -25,7 +25,7 @@ from p2prl.errors import (
     UsageError,
 )
 from p2prl.learn.contracts import Actor, Agent, Weights
-from p2prl.learn.environments import BrokenEnvironment, EnvironmentFailed, try_environment
+from p2prl.learn.environments import try_environment
 from p2prl.learn.evaluation import run_evaluation_seed
 from p2prl.learn.own_columns import OwnColumns
 from p2prl.learn.playing import Bundle, Playing
@@ -35,6 +35,7 @@ from p2prl.learn.vector_rollout import VectorRollout
 from p2prl.net.loop import Loop
 from p2prl.net.sockets import Limits, Network
 from p2prl.nodes.evaluator import Evaluator
+from p2prl.nodes.player_faults import SchemaDiffers, failure_kind, hopeless, other_columns
 from p2prl.nodes.process import run_child
 from p2prl.nodes.wiring import PlayerConfig
 from p2prl.registry import (
@@ -52,6 +53,8 @@ from p2prl.wire.weights import WeightsDecoder
 log = logging.getLogger("p2prl")
 
 _LIMITS = Limits(message_bytes=-1, send_messages=100, receive_messages=100)
+#: A bundle that takes longer than this is told of while it is played, and then each time that so long went by.
+_TELL_S = 1.0
 #: How far a player steps back behind other programs, and how far anyone can.
 _NICE, _NICEST = 10, 19
 _AUTOGROUP = Path("/proc/self/autogroup")
@@ -86,6 +89,11 @@ class Player:
         self._weights = WeightsDecoder()
         #: How many of the rollout's warnings were passed on.
         self._warned = 0
+        #: When the member is told how far the bundle under way is, unless it is handed over before.
+        self._tell_at = 0.0
+        #: Whose code, or whose setting, is at work: what fails is blamed on it.
+        self._at: m.FailureKind = "environment"
+        self._started = False
         self._closers: list[Callable[[], None]] = []
         self.network = Network()
         self.socket = self.network.client(
@@ -103,13 +111,16 @@ class Player:
         """
         run, config = self.run, self.config
         make_env = make_env_factory(run.env_id, run.env_args, provided_by=run.env_package)
+        spec = try_environment(make_env, run.env_id)
+        self._at = "agent"
         cls = self._agent_class()
         agent = make_agent(cls, run.env, run.agent_settings)
-        spec = try_environment(make_env, run.env_id)
         with self._agents_code():
             self.actor: Actor = agent.actor()
             schema = self._same_schema(agent, spec)
+        self._at = "player"
         check_slots(schema, config.slots)
+        self._at = "environment"
         self._own_columns = OwnColumns(schema)
         self._encoder = BundleEncoder(schema, config.slots, run.codecs)
         sequence = np.random.SeedSequence((run.seed, config.seat.seed, config.start))
@@ -140,6 +151,7 @@ class Player:
             rank=self.rank, env_hash=source_hash(make_env.source), agent_hash=source_hash(cls)
         )
         self.socket.send([frames.encode(hello)])
+        self._started = True
         self.loop.when_idle(self._work)
 
     def _same_schema(self, agent: Agent, spec: EnvSpec) -> SessionSchema:
@@ -152,7 +164,7 @@ class Player:
         schema = agent_schema(spec, agent, run.schema.ticks)
         if schema.digest() != run.schema.digest():
             raise SchemaDiffers(
-                f"{run.agent_name} differs from the host's: {_other_columns(schema, run.schema)}; install what the "
+                f"{run.agent_name} differs from the host's: {other_columns(schema, run.schema)}; install what the "
                 f"host has ({run.env_package or 'its environment'}, {run.agent_package or 'its agent'})"
             )
         return schema
@@ -177,10 +189,14 @@ class Player:
     def fail(self, error: P2prlError) -> None:
         """Tell the member why this player cannot go on."""
         package = error.package if isinstance(error, MissingPackage) else ""
-        kind = failure_kind(error)
-        self.socket.send(
-            [frames.encode(m.PlayerFailed(rank=self.rank, kind=kind, text=str(error)[:500], package=package))]
+        failed = m.PlayerFailed(
+            rank=self.rank,
+            kind=failure_kind(error, self._at),
+            text=str(error)[:500],
+            package=package,
+            hopeless=hopeless(error, self._started),
         )
+        self.socket.send([frames.encode(failed)])
 
     # --- the member's words
 
@@ -212,6 +228,7 @@ class Player:
         blocked = self.backlog or (self.run.fresh and not self._has_credit())
         if self.version < 0 or (self.run.when_full == "wait" and blocked):
             return self.evaluator.turn()  # weights or credit will come as a message
+        self._tell_at = self.loop.now() + _TELL_S
         try:
             bundle = self._play()
         except _AskedToEnd:
@@ -222,8 +239,15 @@ class Player:
     def _after_tick(self) -> None:
         if self.loop.stopping():
             raise _AskedToEnd
+        if self.loop.now() >= self._tell_at:
+            self._tell_progress()
         if self.evaluator.busy:
             self.evaluator.tick()
+
+    def _tell_progress(self) -> None:
+        self._tell_at = self.loop.now() + _TELL_S
+        told = m.PlayerProgress(rank=self.rank, steps=self.rollout.under_way)
+        self.socket.send([frames.encode(told)])  # what does not go through is told in a second
 
     def _play(self) -> Bundle:
         try:
@@ -231,13 +255,13 @@ class Player:
             self._own_columns.check(bundle.columns)
             return bundle
         except OutsideSpace as error:
-            raise AgentFailed(f"{self.run.agent_name} acted outside its space: {error}") from error
+            raise AgentRaised(f"{self.run.agent_name} acted outside its space: {error}") from error
         except (P2prlError, _AskedToEnd):
             raise
         except Exception as error:
             # Environments' errors come as EnvironmentFailed: this one is the agent's.
             log.debug("the agent raised", exc_info=True)
-            raise AgentFailed(f"{self.run.agent_name} raised {raised(error)}") from error
+            raise AgentRaised(f"{self.run.agent_name} raised {raised(error)}") from error
 
     @contextlib.contextmanager
     def _agents_code(self) -> Iterator[None]:
@@ -247,7 +271,7 @@ class Player:
         except P2prlError:
             raise
         except Exception as error:
-            raise AgentFailed(f"{self.run.agent_name} raised {raised(error)}") from error
+            raise AgentRaised(f"{self.run.agent_name} raised {raised(error)}") from error
 
     def _hand_over(self, bundle: Bundle) -> None:
         self.serial += 1
@@ -319,34 +343,6 @@ def rollout_of(
     if make_vector is None:
         return Rollout(make_env, spec, schema, actor, **places)
     return VectorRollout(make_vector, spec, schema, actor, **places)
-
-
-class SchemaDiffers(P2prlError):
-    """This machine's environment or agent gives other columns than the host's."""
-
-
-class AgentFailed(AgentRaised):
-    """The agent's own code raised while it played."""
-
-
-def _other_columns(ours: SessionSchema, theirs: SessionSchema) -> str:
-    """Which columns of a session are not those of the host's."""
-    here, there = ({column.name: column for column in schema.columns} for schema in (ours, theirs))
-    names = sorted(name for name in here.keys() | there.keys() if here.get(name) != there.get(name))
-    return f"other fields ({', '.join(names)})" if names else "its fields in another order"
-
-
-def failure_kind(error: P2prlError) -> m.FailureKind:
-    """The kind under which a member reports a player's failure."""
-    if isinstance(error, MissingPackage):
-        return "missing_package"
-    if isinstance(error, (SchemaDiffers, BrokenEnvironment)):
-        return "schema"
-    if isinstance(error, EnvironmentFailed):
-        return "environment"
-    if isinstance(error, AgentFailed):
-        return "player"
-    return "agent" if isinstance(error, UsageError) else "environment"
 
 
 def step_back() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from p2prl.core import messages as m
 from p2prl.core.credit import GATHER_S, Credit
@@ -18,6 +17,7 @@ from p2prl.net.sockets import Frame, Limits, Network, Socket
 from p2prl.nodes.child import ONE_THREAD, Child, Exited, LogLine, end_all
 from p2prl.nodes.grace import PLAYERS_S, more_s
 from p2prl.nodes.process import ChildEvent
+from p2prl.nodes.slot import Slot
 from p2prl.nodes.wiring import PlayerConfig
 from p2prl.python_warnings import Once
 from p2prl.wire import frames
@@ -35,43 +35,12 @@ _LOOP = 3
 _TOLD = frozenset(10**power for power in range(10))
 
 
-@dataclass
-class _Slot:
-    """One seat and whoever sits in it."""
-
-    seat: m.Seat
-    child: Child | None = None
-    route: bytes = b""
-    ready: bool = False
-    starts: int = 0
-    started_at: float = 0.0
-    due: float = 0.0
-    steps: int = 0
-    version: int = -1
-    serial: int = 0
-    credit: Credit = field(default_factory=Credit)
-    reason: str = "starting"
-    #: The version of the keyframe that its player has; -1 for none.
-    keyframe: int = -1
-    #: How often its player ended by itself since it last was sound.
-    deaths: int = 0
-    #: The evaluation job that it has; None for none.
-    job: int | None = None
-    #: When this player's first bundle came; None before.
-    played_from: float | None = None
-    #: Failures of environments: of all players that sat here, and of this one.
-    failures: int = 0
-    own_failures: int = 0
-    #: The player's own word on why it ends, and the last line that it or its environment printed.
-    failed: str = ""
-    printed: str = ""
-
-
 class Players:
     """Starts, watches and restarts the players of one member.
 
     Args:
         took: gets each bundle: the PlayerBundle, the header frame and the payload.
+        moved: called when a player is further in a bundle that takes long.
         room: says whether the window takes more; without, players get no credit.
         dropped: gets what a player dropped because the window was full.
         failed: gets each failure that a player reports, or that it died of.
@@ -86,6 +55,7 @@ class Players:
         network: Network,
         make_config: Callable[[m.Seat, int, str, KeyPair, str], PlayerConfig],
         took: Callable[[m.PlayerBundle, Frame, Frame], None],
+        moved: Callable[[], None],
         room: Callable[[], bool],
         dropped: Callable[[m.PlayerDropped], None],
         failed: Callable[[m.PlayerFailed], None],
@@ -94,9 +64,10 @@ class Players:
     ) -> None:
         self._loop = loop
         self._make_config = make_config
-        self._took, self._room, self._dropped, self._failed, self._say = took, room, dropped, failed, say
+        self._took, self._moved, self._room, self._dropped = took, moved, room, dropped
+        self._failed, self._say = failed, say
         self._evaluated = evaluated
-        self._slots: dict[int, _Slot] = {}
+        self._slots: dict[int, Slot] = {}
         self.sync = WeightSync()
         self.stock = Stock()
         self.hellos: list[m.PlayerHello] = []
@@ -122,18 +93,12 @@ class Players:
 
     def reports(self) -> list[m.PlayerReport]:
         """One row per player."""
-        return [
-            m.PlayerReport(
-                rank=slot.seat.rank,
-                state="starting" if not slot.ready else "working" if slot.steps else "starting",
-                steps=slot.steps,
-                weights_version=slot.version,
-                restarts=max(0, slot.starts - 1),
-                reason=slot.reason,
-                failures=slot.failures,
-            )
-            for slot in self._slots.values()
-        ]
+        return [slot.report() for slot in self._slots.values()]
+
+    @property
+    def under_way(self) -> int:
+        """Steps of bundles that are being played, and take long."""
+        return sum(slot.under_way for slot in self._slots.values())
 
     @property
     def version(self) -> int:
@@ -148,7 +113,7 @@ class Players:
             return
         self.stop()
         for index, seat in enumerate(seats):
-            self._slots[index] = _Slot(seat)
+            self._slots[index] = Slot(seat)
             self._start(self._slots[index])
 
     def weights(self, header: m.WeightsHeader, payload: Frame) -> None:
@@ -217,7 +182,7 @@ class Players:
 
     # --- inside
 
-    def _start(self, slot: _Slot) -> None:
+    def _start(self, slot: Slot) -> None:
         keys, server_key = KeyPair("", ""), ""
         if self._server_keys is not None:
             keys, server_key = new_key_pair(), self._server_keys.public
@@ -226,7 +191,7 @@ class Players:
         slot.child = Child("player", config, env=ONE_THREAD)
         slot.ready, slot.route, slot.serial, slot.credit = False, b"", 0, Credit(config.run.fresh)
         slot.version = slot.keyframe = -1
-        slot.own_failures, slot.played_from = 0, None
+        slot.own_failures, slot.under_way, slot.played_from = 0, 0, None
         slot.failed = slot.printed = ""
         if slot.deaths < _LOOP:  # else it is more telling why the last one ended
             slot.reason = "starting"
@@ -249,10 +214,12 @@ class Players:
             if index is None:
                 continue  # of a player that was replaced
             slot = self._slots[index]
+            if isinstance(message, m.PlayerBundle | m.PlayerProgress) and received.peer != slot.route:
+                continue  # of the one who sat here before
             if isinstance(message, m.PlayerBundle):
-                if received.peer != slot.route:
-                    continue  # of the one who sat here before
                 self._bundle(index, slot, message, received.frames)
+            elif isinstance(message, m.PlayerProgress):
+                self._progress(slot, message)
             elif isinstance(message, m.PlayerHello):
                 self._hello(index, slot, message, received.peer)
             elif isinstance(message, m.PlayerDropped):
@@ -270,7 +237,7 @@ class Players:
                 return index
         return None
 
-    def _hello(self, index: int, slot: _Slot, hello: m.PlayerHello, route: bytes) -> None:
+    def _hello(self, index: int, slot: Slot, hello: m.PlayerHello, route: bytes) -> None:
         slot.route, slot.ready, slot.keyframe = route, True, -1
         if slot.deaths < _LOOP:
             slot.reason = "waiting for the first weights"
@@ -278,11 +245,10 @@ class Players:
         self.sync.player_joined(index)
         self.hellos = [*self.hellos[-50:], hello]
 
-    def _bundle(self, index: int, slot: _Slot, bundle: m.PlayerBundle, parts: list[Frame]) -> None:
-        slot.serial, slot.version, slot.reason = bundle.serial, bundle.version, ""
+    def _bundle(self, index: int, slot: Slot, bundle: m.PlayerBundle, parts: list[Frame]) -> None:
+        slot.serial, slot.version, slot.under_way = bundle.serial, bundle.version, 0
         slot.steps += bundle.steps
-        if slot.played_from is None:
-            slot.played_from = self._loop.now()
+        slot.moved(self._loop.now())
         self._environments_failed(slot, bundle)
         self.sync.player_has(index, bundle.version)
         if bundle.warning:
@@ -291,7 +257,13 @@ class Players:
         self._took(bundle, parts[1], parts[2])
         self.give_credit()
 
-    def _environments_failed(self, slot: _Slot, bundle: m.PlayerBundle) -> None:
+    def _progress(self, slot: Slot, progress: m.PlayerProgress) -> None:
+        if progress.steps > slot.under_way:
+            slot.moved(self._loop.now())
+            self._moved()
+        slot.under_way = progress.steps
+
+    def _environments_failed(self, slot: Slot, bundle: m.PlayerBundle) -> None:
         """Count what this player's environments raised while it played on."""
         for _ in range(bundle.failures - slot.own_failures):
             slot.failures += 1
@@ -303,7 +275,7 @@ class Players:
                 )
         slot.own_failures = bundle.failures
 
-    def _evaluation(self, slot: _Slot, said: m.PlayerEvaluated) -> None:
+    def _evaluation(self, slot: Slot, said: m.PlayerEvaluated) -> None:
         if said.job != slot.job:
             return  # it was dropped meanwhile
         if said.over:
@@ -312,21 +284,22 @@ class Players:
             self._say("warning", f"player {slot.seat.rank}", said.failure)
         self._evaluated(said, bool(said.failure))
 
-    def _lose_job(self, slot: _Slot, died: bool) -> None:
+    def _lose_job(self, slot: Slot, died: bool) -> None:
         """The player ended; whoever waits for its job is told."""
         if slot.job is None:
             return
         lost, slot.job = slot.job, None
+        why = f"the player of evaluation job {lost} ended"
         said = m.PlayerEvaluated(
-            rank=slot.seat.rank, job=lost, steps=0, over=True, failure="its player ended"
+            rank=slot.seat.rank, job=lost, steps=0, over=True, failure=why, kind="player"
         )
         self._evaluated(said, died)
 
-    def _failure(self, slot: _Slot, failure: m.PlayerFailed) -> None:
+    def _failure(self, slot: Slot, failure: m.PlayerFailed) -> None:
         slot.reason = slot.failed = failure.text
         if failure.kind == "environment":
             slot.failures += 1
-        if failure.kind in ("environment", "player"):
+        if not failure.hopeless:
             self._say("warning", f"player {slot.seat.rank}", failure.text)
         self._failed(failure)
 
@@ -336,7 +309,7 @@ class Players:
             if self._send(slot, self.stock.parts_for(slot.keyframe)):
                 slot.keyframe = self.stock.keyframe
 
-    def _send(self, slot: _Slot, parts: list[Frame]) -> bool:
+    def _send(self, slot: Slot, parts: list[Frame]) -> bool:
         return bool(slot.route) and self._socket.send(parts, slot.route)
 
     def _watch(self) -> None:
@@ -350,7 +323,7 @@ class Players:
             if exited is not None:
                 self._plan_restart(slot, exited, now)
 
-    def _drain(self, slot: _Slot, index: int) -> Exited | None:
+    def _drain(self, slot: Slot, index: int) -> Exited | None:
         """Pass on what the child said; how it ended, if it has."""
         ended = None
         for news in slot.child.news() if slot.child is not None else ():
@@ -367,11 +340,11 @@ class Players:
                 self.sync.player_left(index)
         return ended
 
-    def _plan_restart(self, slot: _Slot, exited: Exited, now: float) -> None:
+    def _plan_restart(self, slot: Slot, exited: Exited, now: float) -> None:
         assert slot.child is not None
         slot.child.wait(0.0)
         slot.child = None
-        slot.ready, slot.route = False, b""
+        slot.ready, slot.route, slot.under_way = False, b"", 0
         self._lose_job(slot, died=True)
         if now - slot.started_at >= _SOUND_S:
             slot.deaths = 0
@@ -380,10 +353,10 @@ class Players:
         if slot.played_from is not None:  # half of the time for play is better than a tenth
             delay_s = min(delay_s, max(_BACKOFF_S, now - slot.played_from))
         slot.due = now + delay_s
-        if exited.code != 0 and not self._loop.stopping():
+        if not self._loop.stopping():
             self._mourn(slot, exited, delay_s)
 
-    def _mourn(self, slot: _Slot, exited: Exited, delay_s: float) -> None:
+    def _mourn(self, slot: Slot, exited: Exited, delay_s: float) -> None:
         """Say that a player ended by itself, and why; the host is told what the player did not tell it."""
         rank = slot.seat.rank
         why = slot.failed

@@ -130,8 +130,16 @@ def trainer_state(report: m.TrainerReport, silent_s: float, nodes: Sequence[m.No
     here = [node for node in nodes if node.players and node.state != "gone"]
     if not here:
         return "waiting", f"{report.reason}; nobody plays"
+    if report.short and (steps := sum(_under_way(node) for node in here)):
+        return "waiting", f"{report.reason}; {many(steps, 'step')} of the next are played"
     troubled = [f"{node.name}: {node.reason}" for node in here if node.reason]
     return "stalled", "; ".join([report.reason, *troubled[:1]])
+
+
+def _under_way(node: m.NodeStatus) -> int:
+    """Steps so far of bundles that take long, at a node that makes steps, and gives what is not refused."""
+    useless = node.bundles.refused and not node.bundles.stored
+    return 0 if useless or node.state != "working" else sum(p.under_way for p in node.player_reports)
 
 
 def node_rows(view: StatusView) -> list[m.NodeStatus]:
@@ -155,6 +163,8 @@ def _node_row(view: StatusView, member: Member) -> m.NodeStatus:
     ledger = broker.saved.ledgers.get(member.key, Ledger())
     beat = peer.report
     version = beat.weights_version if beat else -1
+    playing = beat.players if beat and member.state != "gone" else []
+    under_way = sum(player.under_way for player in playing)
     return m.NodeStatus(
         name=member.name,
         key=member.key,
@@ -163,7 +173,7 @@ def _node_row(view: StatusView, member: Member) -> m.NodeStatus:
         state=member.state,
         reason=_reason(member, beat),
         own=peer.hello.own,
-        steps=ledger.total_steps,
+        steps=ledger.total_steps + under_way,
         steps_per_s=beat.steps_per_s if beat and member.state != "gone" else 0.0,
         episodes=ledger.total_episodes,
         return_mean=peer.stats.mean,

@@ -292,6 +292,7 @@ class Trainer:
                 metrics=self._metrics.means(),
                 device=self.device,
                 updates_skipped=self.guard.skipped,
+                short=self.learner is not None and self.sampler.short,
             )
         )
 
@@ -303,7 +304,7 @@ class Trainer:
         if self.learner is None:
             return "starting", ""
         self.standstill.inserted(self.sampler.inserted_ticks, now)
-        state, reason = self.standstill.look(self.sampler.why_waiting(), now)
+        state, reason = self.standstill.look(self.sampler.why_waiting(), now, self.sampler.short)
         return state, "; ".join(text for text in (reason, self.guard.news(now)) if text)
 
     def failed(self, error: Exception) -> None:

@@ -9,6 +9,7 @@ import msgspec
 from p2prl.core import messages as m
 from p2prl.core.standstill import LOUD, Alarm
 from p2prl.nodes.status import TRAINER_SILENT_S, StatusView, node_rows, trainer_state
+from p2prl.words import many
 
 log = logging.getLogger("p2prl")
 
@@ -52,6 +53,10 @@ class TrainerWatch:
         if report.state == "failed" and before.state != "failed":
             self._failures += 1
             self._failed_at, self._text = now, report.reason
+        lost = before.updates - report.updates
+        if before.state == "starting" and lost > 0:
+            text = "went with the trainer that ended: no checkpoint had them. Training goes on from there"
+            log.warning("%s %s", many(lost, "update"), text)
 
     def warnings(self, now: float) -> list[str]:
         """Lines for people, about failures of late."""

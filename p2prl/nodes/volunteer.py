@@ -45,7 +45,12 @@ class Volunteer:
         if said.over:
             self._over(
                 m.EvalResult(
-                    job=said.job, episodes=said.episodes, steps=steps, failure=said.failure, faulty=faulty
+                    job=said.job,
+                    episodes=said.episodes,
+                    steps=steps,
+                    failure=said.failure,
+                    faulty=faulty,
+                    kind=said.kind,
                 )
             )
 

@@ -234,6 +234,9 @@ def test_a_player_that_is_killed_in_the_middle_of_a_job_is_replaced_and_so_is_th
         assert event["eval_return_low"] == event["eval_return_high"]
         [node] = run.status()["nodes"]
         assert node["player_reports"][0]["restarts"] == 1
+        told = [fault for fault in node["faults"] if "ended" in fault or "died" in fault]
+        assert any("the player of evaluation job" in fault for fault in told)
+        assert all(fault.startswith("player: ") for fault in told), "no environment did that"
         assert run.host.end() == 0
 
 
@@ -266,6 +269,7 @@ def test_an_agent_that_raises_ends_the_job_and_not_the_player(tmp_path: Path) ->
         run.host.wait_for("progress", lambda e: e["steps"] > steps + 1000)
         [node] = run.status()["nodes"]
         assert node["state"] == "working"
+        assert [fault.partition(":")[0] for fault in node["faults"]] == ["agent"]
         assert node["player_reports"][0]["restarts"] == 0
         assert evaluations(run) == {}
         assert run.host.end() == 0

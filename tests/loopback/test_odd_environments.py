@@ -7,7 +7,7 @@ from typing import Any
 
 from tests import kit
 from tests.conftest import wait_until
-from tests.loopback.survival_kit import END_S, RECOVERY_S, hosted
+from tests.loopback.survival_kit import END_S, PACED, RECOVERY_S, hosted
 
 COIN = f"{kit.SAMPLES / 'drill.py'}:Coin"
 ODD = ("--env", "tests.samples:Odd-v0", "--agent", COIN, "--envs", "2")
@@ -110,4 +110,26 @@ def test_training_that_stops_is_loud_and_says_when_it_goes_on(tmp_path: Path) ->
         assert joiner.end(END_S) == 0
         # Nobody plays: that is no fault of the trainer's.
         run.host.wait_for("progress", lambda e: "nobody plays" in e["trainer_reason"], RECOVERY_S)
+        assert run.host.end(END_S) == 0
+
+
+def test_a_slow_environment_is_seen_to_work_long_before_its_first_bundle(tmp_path: Path) -> None:
+    """One of 64 ticks at 0.6 s each: longer than what makes a node, or a trainer, stalled."""
+    slow = ("--set", "env.args.tick_s=0.6", "--set", "agent.ticks=64", "--set", "agent.min_ticks=64")
+    with hosted(tmp_path, "--players", "1", settings=(*PACED, *slow)) as run:
+        seen: list[tuple[int, int]] = []
+
+        def waits() -> kit.Event | None:
+            row, trainer = row_of(run), run.status()["trainer"]
+            seen.append((row["steps"], row["bundles"]["produced"]))
+            assert row["state"] in ("starting", "working"), row
+            assert trainer["state"] in ("starting", "waiting"), trainer
+            return trainer if "of the next are played" in trainer["reason"] else None
+
+        trainer: Any = wait_until(waits, RECOVERY_S, "sessions that are played")
+        assert "no session for 1" in trainer["reason"]
+        steps = [count for count, _ in seen]
+        assert steps == sorted(steps)
+        assert len(set(steps)) > 2
+        assert {produced for _, produced in seen} == {0}
         assert run.host.end(END_S) == 0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -28,6 +29,7 @@ class Member:
         self.socket: Socket = network.server("router", ["tcp://127.0.0.1:*"], None, Limits())
         self.serials: list[int] = []
         self.dropped = 0
+        self.told: list[int] = []
         self._player = b""
         loop.on_readable(self.socket, self._hear)
 
@@ -39,6 +41,8 @@ class Member:
                 self.serials.append(message.serial)
             elif isinstance(message, m.PlayerDropped):
                 self.dropped += message.bundles
+            elif isinstance(message, m.PlayerProgress):
+                self.told.append(message.steps)
 
     @property
     def met(self) -> bool:
@@ -77,8 +81,40 @@ def test_a_player_that_is_asked_to_end_leaves_its_bundle_and_closes_its_environm
         loop.run()  # it ends at once
 
 
+class Clock:
+    """Stands, or goes on by `pace_s` each time that it is looked at."""
+
+    def __init__(self) -> None:
+        self.now = self.pace_s = 0.0
+
+    def __call__(self) -> float:
+        self.now += self.pace_s
+        return self.now
+
+
+def test_a_bundle_that_takes_long_is_told_of_while_it_is_played_and_no_other_is(tmp_path: Path) -> None:
+    clock = Clock()
+    with playing(tmp_path, "cartpole", clock) as (player, member, loop):
+        ticks = player.run.schema.ticks
+        assert player._work()  # in no time
+        clock.pace_s = 3.0 / ticks
+        assert player._work()
+        clock.pace_s = 0.0
+        assert player._work()
+        loop.now = time.monotonic
+        assert loop.run_on(lambda: len(member.serials) + len(player.backlog) == 3, 10)
+        assert loop.run_on(lambda: bool(member.told), 10)
+        first, *others = member.told
+        assert 0 < first <= ticks / 2
+        assert 1 <= len(others) <= 2, "each second, of about three"
+        assert [first, *others] == sorted({first, *others})
+        assert others[-1] <= ticks
+
+
 @contextmanager
-def playing(folder: Path, preset: str) -> Iterator[tuple[Player, Member, Loop]]:
+def playing(
+    folder: Path, preset: str, clock: Callable[[], float] = time.monotonic
+) -> Iterator[tuple[Player, Member, Loop]]:
     """A player with its first weights, its member, and the loop of both."""
     experiment = overlay(find_experiment(preset), ["agent.hidden=[8]"])
     prepared = prepare(experiment, folder / "results", False)
@@ -96,6 +132,7 @@ def playing(folder: Path, preset: str) -> Iterator[tuple[Player, Member, Loop]]:
         payload = encode_weights(agent.learner("cpu", 1).weights())
         member.say(weights_header(run.run_id, len(payload)), payload)
         assert loop.run_on(lambda: player.version == 0, 10)
+        loop.now = clock
         yield player, member, loop
     finally:
         player.close()

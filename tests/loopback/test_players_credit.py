@@ -11,7 +11,8 @@ from p2prl.core import messages as m
 from p2prl.core.credit import Credit
 from p2prl.net.loop import Loop
 from p2prl.net.sockets import Network
-from p2prl.nodes.players import Players, _Slot
+from p2prl.nodes.players import Players
+from p2prl.nodes.slot import Slot
 from p2prl.wire import frames
 from tests.conftest import run_until
 
@@ -25,6 +26,7 @@ class Seat:
         room: whether the window has some.
         taken: serials of the bundles that the member took.
         credits: what the player was told, by serial.
+        moves: how often the member was told that the player is further in a bundle.
     """
 
     def __init__(self) -> None:
@@ -33,18 +35,20 @@ class Seat:
         self.room = True
         self.taken: list[int] = []
         self.credits: list[int] = []
+        self.moves = 0
         self.players = Players(
             self.loop,
             self.network,
             lambda *_: pytest.fail("no process is to be started"),  # type: ignore[arg-type]
             lambda bundle, header, payload: self.taken.append(bundle.serial),
+            self._moved,
             lambda: self.room,
             lambda dropped: None,
             lambda failure: None,
             lambda said, faulty: None,
             lambda level, source, text: None,
         )
-        self.slot = self.players._slots[0] = _Slot(m.Seat(rank=0, seed=1), due=float("inf"))
+        self.slot = self.players._slots[0] = Slot(m.Seat(rank=0, seed=1), due=float("inf"))
         self.socket = self.far.client("dealer", self.players._endpoint, None, None)
         self.loop.on_readable(self.socket, self._hear)
         self.socket.send([frames.encode(m.PlayerHello(rank=0))])
@@ -55,6 +59,14 @@ class Seat:
             said = frames.decode_to_player(received.frames[0])
             assert isinstance(said, m.PlayerCredit)
             self.credits.append(said.serial)
+
+    def _moved(self) -> None:
+        self.moves += 1
+
+    def progress(self, steps: int) -> None:
+        """Tell how far the bundle under way is; returns once that is known."""
+        self.socket.send([frames.encode(m.PlayerProgress(rank=0, steps=steps))])
+        run_until(self.loop, lambda: self.players.under_way == steps)
 
     def give(self, *serials: int) -> None:
         """Hand over bundles; returns once they were taken."""
@@ -134,3 +146,19 @@ def test_where_bundles_come_fast_they_are_taken_after_a_moment_and_all_of_them(s
     seat.players.give_credit()
     run_until(seat.loop, lambda: seat.credits)
     assert seat.credits == [9]
+
+
+def test_a_player_in_the_middle_of_a_long_bundle_works_and_its_steps_count_once(seat: Seat) -> None:
+    [before] = seat.players.reports()
+    assert (before.state, before.reason) == ("starting", "waiting for the first weights")
+    seat.progress(10)
+    seat.progress(30)
+    assert seat.moves == 2
+    [report] = seat.players.reports()
+    assert (report.state, report.reason, report.steps, report.under_way) == ("working", "", 30, 30)
+    seat.give(0)  # which has one step, as all of them here
+    [report] = seat.players.reports()
+    assert (report.steps, report.under_way, seat.players.under_way) == (1, 0, 0)
+    seat.progress(5)
+    seat.progress(0)  # the next one has begun
+    assert seat.moves == 3, "where no step was made, nothing moved"

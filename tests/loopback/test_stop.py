@@ -241,6 +241,49 @@ def test_what_is_under_way_when_a_host_ends_is_stored(tmp_path: Path) -> None:
     assert books["stored"] == books["produced"] > 2000
 
 
+@pytest.mark.parametrize("who", ["host", "joiner"])
+def test_what_joiners_have_when_they_or_their_host_end_is_stored(tmp_path: Path, who: str) -> None:
+    """Also what waited for a trainer that is behind; so nothing is left on their disks."""
+    base, slow = kit.free_base(), str(kit.SAMPLES / "slow.py:Slow")
+    behind = (
+        "--env",
+        "chain",
+        "--agent",
+        slow,
+        "--set",
+        "agent.update_s=0.2",
+        "--players",
+        "0",
+        "--envs",
+        "1",
+    )
+    with host(tmp_path, base, *behind) as program, ExitStack() as stack:
+        program.wait_for("started")
+        joiners = [
+            stack.enter_context(kit.join(tmp_path, name=f"j{i}", target=f"127.0.0.1:{base}", agent=slow))
+            for i in range(2)
+        ]
+        for joiner in joiners:
+            joiner.wait_for(
+                "progress", lambda e: e["state"] == "paused" and e["bundles"]["pending"] > 0, 60.0
+            )
+        for leaving in [] if who == "host" else joiners:
+            assert leaving.end(PROMISE_S, signal.SIGINT) == 0
+        assert program.end(PROMISE_S, signal.SIGINT) == 0
+        for joiner in joiners:
+            left = joiner.wait_for("left")
+            assert left["bundles"]["stored"] == left["bundles"]["produced"] > 0
+            assert "spool" not in joiner.stderr
+            assert "without a receipt" not in joiner.stderr
+    told = "the host was stopped" if who == "host" else "stopped on its machine"
+    assert {f"j{i} left: {told}" in program.stderr for i in range(2)} == {True}
+    stopped = program.last("stopped")
+    assert stopped is not None
+    books = stopped["bundles"]
+    assert kit.balanced(books)
+    assert books["stored"] == books["produced"] > 0
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="a process is stopped by a signal of POSIX")
 def test_no_shard_is_called_silent_while_a_trainer_is_waited_for(tmp_path: Path) -> None:
     with host(tmp_path, kit.free_base(), *IDLE, "--players", "1") as program:

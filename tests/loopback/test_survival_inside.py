@@ -52,10 +52,13 @@ def test_an_environment_that_raises_in_one_step_of_a_hundred_costs_those_steps_a
     survival.told(capsys, f"an environment that raised {times} times", left["bundles"]["stored"], None)
 
 
+@pytest.mark.parametrize("code", [3, 0])
 def test_an_environment_that_ends_its_process_is_counted_shown_and_started_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], code: int
 ) -> None:
-    settings = (*FRAGILE, "--envs", "1", "--set", "env.args.exits=0.005", *survival.OFTEN)
+    """With 0 it says that all is well: nobody asked it to end."""
+    ends = ("--set", "env.args.exits=0.005", "--set", f"env.args.exit_code={code}")
+    settings = (*FRAGILE, "--envs", "1", *ends, *survival.OFTEN)
     with survival.hosted(tmp_path, "--players", "0", settings=settings) as run, run.join() as joiner:
         joiner.wait_for("progress", lambda e: e["players"][0]["restarts"] >= 3, survival.RECOVERY_S)
         watch, updates = survival.Watch(), survival.last(run.host)["updates"]
@@ -64,7 +67,8 @@ def test_an_environment_that_ends_its_process_is_counted_shown_and_started_again
         run.host.wait_for("progress", lambda e: e["updates"] > updates, survival.RECOVERY_S)
         row = run.row()
         assert row["player_reports"][0]["restarts"] >= 3
-        [fault] = [fault for fault in row["faults"] if "exit code 3" in fault]
+        [fault] = [fault for fault in row["faults"] if f"exit code {code}" in fault]
+        assert fault.startswith("player: ")
         assert "simulator: assertion failed in solver.c" in fault
         assert joiner.end(survival.END_S) == 0
         acknowledged = survival.stored(joiner)

@@ -36,6 +36,11 @@ def test_the_code_lets_a_node_in_once_and_for_all(tmp_path: Path) -> None:
         with place.join() as again:  # without a code, from now on
             again.wait_for("progress", lambda e: e["bundles"]["stored"] > 0)
             assert again.end() == 0
+        assert "the code is not needed" not in again.stderr
+        with place.join("--code", "18-acorn-ladder") as other:  # of some other host, perhaps
+            other.wait_for_line(f"at {place.target} knows this machine, .* the code is not needed")
+            other.wait_for("joined")
+            assert other.end() == 0
         assert place.nodes()["joiner"]["standing"] == "admitted"
         assert place.nodes()["joiner"]["how"] == "code"
         secret_files = [place.home / "hosting" / "access.json", tmp_path / "home-joiner" / "known_hosts.json"]
@@ -54,9 +59,11 @@ def test_the_code_comes_from_the_environment_or_a_file_too(tmp_path: Path) -> No
 
 
 def test_a_wrong_code_is_refused_and_the_owner_sees_it(tmp_path: Path) -> None:
-    with house(tmp_path, *_WITH_CODE) as place, place.join("--code", "18-acorn-ladder") as joiner:
+    wrong = ("--code", "18-acorn-ladder", "--wait", "600")
+    with house(tmp_path, *_WITH_CODE) as place, place.join(*wrong) as joiner:
         assert joiner.wait(20.0) == 4
-        assert "code" in joiner.stderr
+        assert "that is not this host's join code" in joiner.stderr
+        assert "--wait does not try a wrong one again" in joiner.stderr
         place.program.wait_for_line("wrong")
         assert "joiner" not in place.nodes()
 

@@ -114,15 +114,22 @@ class Fragile(Paced):
     Args:
         raises: chance that a step raises.
         exits: chance that a step ends the whole process, with a last word on standard error.
+        exit_code: of that end.
         broken: each reset raises, but where P2PRL_TEST_SIMULATOR is set.
         tick_s: as in Paced.
     """
 
     def __init__(
-        self, raises: float = 0.0, exits: float = 0.0, broken: bool = False, tick_s: float = 0.005
+        self,
+        raises: float = 0.0,
+        exits: float = 0.0,
+        broken: bool = False,
+        tick_s: float = 0.005,
+        exit_code: int = 3,
     ) -> None:
         super().__init__(tick_s=tick_s)
         self._raises, self._exits, self._broken = raises, exits, broken
+        self._exit_code = exit_code
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -137,7 +144,7 @@ class Fragile(Paced):
         chance = float(self.np_random.random())
         if chance < self._exits:
             os.write(2, b"simulator: assertion failed in solver.c\n")
-            os._exit(3)
+            os._exit(self._exit_code)
         if chance < self._exits + self._raises:
             raise RuntimeError("the contact solver diverged")
         return super().step(action)

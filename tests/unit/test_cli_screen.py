@@ -237,7 +237,7 @@ def test_no_thread_runs_and_closing_twice_is_fine() -> None:
         assert threading.active_count() == before
         view.left(samples.LEFT)
         view.close()
-    assert "left: stopped (the mean return was reached); 1,230 of 1,251 bundles stored" in written(console)
+    assert "left: the mean return was reached; 1,230 of 1,251 bundles stored" in written(console)
     assert written(console).count("\x1b[?25l") == written(console).count("\x1b[?25h"), "the cursor is back"
 
 
@@ -282,7 +282,26 @@ def test_an_errors_text_is_left_to_the_commands_last_line() -> None:
     assert stopped_lines(HostStopped("error", "learning failed", None), None) == ["stopped: error"]
     assert left_line(Left("error", "boom", samples.BOOKS)) == "left: error; 1,230 of 1,251 bundles stored"
     books = Books(produced=1, stored=1)
-    assert left_line(Left("signal", "", books)) == "left: signal; 1 of 1 bundle stored"
+    assert left_line(Left("signal", "", books)) == "left: stopped here; 1 of 1 bundle stored"
+    early = Left("signal", "stopped before a host let this node in", books)
+    assert left_line(early) == "left: stopped before a host let this node in; 1 of 1 bundle stored"
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        ("return", "the run reached its mean return"),
+        ("steps", "the run reached its steps"),
+        ("time", "the run's time is over"),
+        ("signal", "the host was stopped"),
+        ("error", "the host failed"),
+    ],
+)
+def test_a_member_says_in_words_why_its_run_ended(reason: str, told: str) -> None:
+    assert (
+        left_line(Left("stopped", reason, Books(produced=1, stored=1)))
+        == f"left: {told}; 1 of 1 bundle stored"
+    )
 
 
 def test_what_to_do_next_is_said_where_there_is_something_to_go_on_with(tmp_path: Path) -> None:

@@ -258,3 +258,21 @@ def test_each_evaluation_is_one_point_at_the_steps_of_its_weights(tmp_path: Path
     ]
     assert [row["eval_version"] for row in rows] == [None, 3, 3, 9, 9, 9]
     assert (rows[-1]["eval_return_mean"], rows[-1]["eval_episodes"]) == (2.0, 20)
+
+
+def test_steps_of_a_bundle_under_way_are_progress() -> None:
+    roster = Roster(stall_after_s=10)
+    desk = MemberDesk(roster, Saved(), 10)
+    hello = m.Hello(protocol=m.PROTOCOL, version="0", role="member", name="pc", boot_id="b", players=1)
+    member = desk.hello(KEY, hello, 1, b"r", "a", 0.0)
+    for second in range(1, 60):
+        report = m.PlayerReport(rank=0, state="working", steps=second, under_way=second)
+        beat = m.Heartbeat(boot_id="b", state="working", players=[report])
+        desk.heartbeat(KEY, beat, b"r", "a", 0, float(second))
+        desk.ticked(float(second))
+        assert member.state == "working"
+    assert desk.saved.ledgers[KEY].total_steps == 0, "they are in no books yet"
+    desk.ticked(59.0 + roster.stall_after_s - 1.0)
+    assert member.state == "working"
+    desk.ticked(59.0 + roster.stall_after_s)
+    assert member.state == "stalled"

@@ -93,6 +93,28 @@ def test_a_resumed_run_owes_no_samples() -> None:
     assert after.insert_ceiling() == before.insert_ceiling()
 
 
+def test_what_a_killed_trainer_let_in_does_not_hold_up_players() -> None:
+    """Its last checkpoint says less than it had sampled: the next one has that to do again, while they play on."""
+    after = RateLimiter(4.0, 100, 0.0, 32, sampled_total=2_000)
+    after.found(6_000)
+    after.found(4_000)  # of another shard
+    after.inserted(10_000)
+    ceiling = after.insert_ceiling()
+    assert ceiling is not None
+    assert 10_000 <= ceiling < 10_100
+    assert after.can_sample(20_000), "it has much to sample again"
+    after.sampled(400)
+    assert after.insert_ceiling() == ceiling + 100, "from here on the ratio holds"
+
+
+def test_only_a_resumed_run_is_allowed_more_than_the_ratio() -> None:
+    fresh, exact = RateLimiter(4.0, 100, 0.0, 32), RateLimiter(4.0, 100, 0.0, 32, sampled_total=2_000)
+    expected = fresh.insert_ceiling(), exact.insert_ceiling()
+    fresh.found(5_000)
+    exact.found(500)
+    assert (fresh.insert_ceiling(), exact.insert_ceiling()) == expected
+
+
 @given(sizes, sizes, sizes, st.lists(st.booleans(), min_size=50, max_size=200))
 def test_a_queue_never_deadlocks(capacity: int, batch: int, bundle: int, order: list[bool]) -> None:
     inserted, consumed = drive(QueueLimiter(capacity, batch), batch, bundle, order)

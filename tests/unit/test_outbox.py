@@ -156,6 +156,17 @@ def test_a_grant_holds_new_work_back_but_not_what_is_sent_again() -> None:
     assert sends(released) == [(0, 1, 1)]
 
 
+def test_the_last_bundles_of_a_member_that_leaves_go_whatever_the_grant() -> None:
+    box = opened(boots=("a",))
+    box.granted(8, 0.0)
+    for token in range(3):
+        box.produced(token, 10, 8, 0.0)
+    assert (box.in_flight, box.in_window) == (1, 3)
+    box.leaving = True
+    assert sends(box.ticked(0.1)) == [(0, 1, 1), (0, 2, 2)]
+    assert (box.in_flight, box.in_window) == (3, 3)
+
+
 def test_behind_a_closed_gate_one_waiting_bundle_is_enough() -> None:
     box = opened(boots=("a",))
     box.granted(8, 0.0)

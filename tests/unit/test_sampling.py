@@ -136,6 +136,33 @@ def test_a_whole_session_counts_all_its_ticks() -> None:
     assert 1.7 < sampler.sampled_total / inserted < 2.3
 
 
+def test_players_go_on_beside_a_trainer_that_took_the_place_of_a_killed_one() -> None:
+    spec = ReplaySpec(
+        kind="uniform",
+        ticks=TICKS,
+        batch=4,
+        window=0,
+        capacity_bytes=10**6,
+        min_ticks=8,
+        samples_per_insert=2.0,
+    )
+    sampler = Sampler(SCHEMA, spec, seed=1, sampled_total=64)  # of 200,000 that it had taken
+    sampler.shards_listed({0: "a", 1: "b"})
+    for turn in range(20):
+        for index, ask in sampler.asks(float(turn), 0):
+            sampler.replied(index, *whole_sessions(ask, 50_000))
+    ceiling = sampler.limiter.insert_ceiling()
+    assert ceiling is not None
+    assert ceiling >= 100_000
+    sampler.shards_listed({0: "a", 1: "c"})  # it came up again, and is no news
+    for turn in range(20, 30):
+        for index, ask in sampler.asks(float(turn), 0):
+            sampler.replied(index, *whole_sessions(ask, 50_000))
+    again = sampler.limiter.insert_ceiling()
+    assert again is not None
+    assert again < ceiling + 10_000
+
+
 def test_it_says_what_it_waits_for() -> None:
     """G3, case 35: sessions, the limiter, or shards."""
     uniform = ReplaySpec(kind="uniform", ticks=TICKS, batch=4, window=1, min_ticks=40, samples_per_insert=2.0)
@@ -249,3 +276,17 @@ def test_what_is_asked_for_ahead_stays_within_the_limiters_tolerance(
     )
     sampler.replied(0, held, [])
     assert {ask.count for _, ask in sampler.asks(1.0, 0)} == {batches * 64}
+
+
+def test_it_is_short_of_sessions_until_a_batch_is_there() -> None:
+    sampler, shards = Sampler(SCHEMA, SPEC, 1), {0: Queue("a")}
+    listen(sampler, shards, 0.0)
+    assert sampler.short
+    shards[0].take(3 * TICKS)
+    listen(sampler, shards, 10.0)
+    assert sampler.short, "a batch takes four"
+    shards[0].take(TICKS)
+    listen(sampler, shards, 20.0)
+    assert not sampler.short
+    assert consume(sampler, shards, 30.0) == 1
+    assert sampler.short

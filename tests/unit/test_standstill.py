@@ -31,6 +31,15 @@ def test_while_sessions_come_it_is_given_more_time() -> None:
     assert still.look(WHY, NO_UPDATE_S) == ("stalled", f"no update for 30 s: {WHY}")
 
 
+def test_as_long_as_sessions_come_a_trainer_that_is_short_of_them_waits() -> None:
+    """A slow world takes minutes to fill what the first update needs."""
+    still = Standstill(0.0)
+    for second in range(0, 300, 10):
+        still.inserted(second, float(second))
+        assert still.look(WHY, float(second) + 9.0, short=True) == ("waiting", WHY)
+    assert still.look(WHY, 290.0 + NO_SESSION_S, short=True)[0] == "stalled"
+
+
 def test_a_trainer_that_just_started_waits() -> None:
     still = Standstill(0.0)
     assert still.look(WHY, 0.1)[0] == "waiting", "no update was made yet, however fresh it is"

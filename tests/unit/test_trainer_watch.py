@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
+
+import pytest
 
 from p2prl.core import messages as m
 from p2prl.nodes.status import environment_warnings, trainer_state
@@ -26,6 +29,26 @@ def test_a_standstill_is_told_with_who_may_be_its_cause() -> None:
     assert trainer_state(STALLED, 0.1, [node(4, players=0)])[0] == "waiting"
 
 
+def test_a_trainer_without_sessions_waits_while_they_are_played() -> None:
+    short = m.TrainerReport(state="stalled", reason=STALLED.reason, short=True)
+
+    def slow(state: str = "working", **books: int) -> m.NodeStatus:
+        report = m.PlayerReport(rank=0, state="working", steps=40, under_way=40)
+        return node(1, state=state, player_reports=[report], bundles=m.Books(**books))
+
+    assert trainer_state(short, 0.1, [slow()]) == (
+        "waiting",
+        f"{short.reason}; 40 steps of the next are played",
+    )
+    assert trainer_state(short, 0.1, [slow(refused=3, stored=1)])[0] == "waiting"
+    assert trainer_state(short, 0.1, [slow(refused=3)])[0] == "stalled", "what it plays is of no use"
+    assert trainer_state(short, 0.1, [slow("stalled")])[0] == "stalled"
+    assert trainer_state(short, 0.1, [node(1)])[0] == "stalled", "it plays nothing"
+    assert trainer_state(STALLED, 0.1, [slow()])[0] == "stalled", (
+        "the trainer has what it needs, and does not train"
+    )
+
+
 def test_silence_and_failure_go_before_what_was_said_last() -> None:
     training = m.TrainerReport(state="training")
     assert trainer_state(training, 0.1, []) == ("training", "")
@@ -40,6 +63,23 @@ def test_a_trainer_that_starts_is_silent_for_long_and_does_not_stand_still() -> 
     assert watch.greeted(training, "first") == training  # said again, after a connection was lost
     anew = watch.greeted(training, "second")  # the first was killed
     assert (anew.state, anew.updates) == ("starting", 7)
+
+
+def test_what_a_killed_trainer_had_learned_since_its_checkpoint_is_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    watch, before = TrainerWatch(), m.TrainerReport(state="training", updates=2372)
+    with caplog.at_level(logging.WARNING, "p2prl"):
+        starting = watch.greeted(before, "second")
+        first = m.TrainerReport(state="waiting", updates=1000)
+        watch.reported(starting, first, 1.0)
+        watch.reported(first, m.TrainerReport(state="training", updates=1001), 2.0)
+    assert [record.getMessage() for record in caplog.records] == [
+        "1,372 updates went with the trainer that ended: no checkpoint had them. Training goes on from there"
+    ]
+    caplog.clear()
+    watch.reported(starting, m.TrainerReport(state="training", updates=2372), 1.0)
+    assert not caplog.records, "nothing was lost"
 
 
 def test_players_are_told_what_is_amiss_with_the_trainer() -> None:

@@ -1,0 +1,63 @@
+"""One seat under a member, and whoever sits in it: what players.py knows of a player."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from p2prl.core import messages as m
+from p2prl.core.credit import Credit
+from p2prl.nodes.child import Child
+
+
+@dataclass
+class Slot:
+    """One seat and whoever sits in it."""
+
+    seat: m.Seat
+    child: Child | None = None
+    route: bytes = b""
+    ready: bool = False
+    starts: int = 0
+    started_at: float = 0.0
+    due: float = 0.0
+    #: Of its bundles, and so far of the one that it plays, if that takes long.
+    steps: int = 0
+    under_way: int = 0
+    version: int = -1
+    serial: int = 0
+    credit: Credit = field(default_factory=Credit)
+    reason: str = "starting"
+    #: The version of the keyframe that its player has; -1 for none.
+    keyframe: int = -1
+    #: How often its player ended by itself since it last was sound.
+    deaths: int = 0
+    #: The evaluation job that it has; None for none.
+    job: int | None = None
+    #: When this player's first step was told; None before.
+    played_from: float | None = None
+    #: Failures of environments: of all players that sat here, and of this one.
+    failures: int = 0
+    own_failures: int = 0
+    #: The player's own word on why it ends, and the last line that it or its environment printed.
+    failed: str = ""
+    printed: str = ""
+
+    def moved(self, now: float) -> None:
+        """Its player made steps."""
+        self.reason = ""
+        if self.played_from is None:
+            self.played_from = now
+
+    def report(self) -> m.PlayerReport:
+        """For the heartbeat."""
+        steps = self.steps + self.under_way
+        return m.PlayerReport(
+            rank=self.seat.rank,
+            state="working" if self.ready and steps else "starting",
+            steps=steps,
+            weights_version=self.version,
+            restarts=max(0, self.starts - 1),
+            reason=self.reason,
+            failures=self.failures,
+            under_way=self.under_way,
+        )
