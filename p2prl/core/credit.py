@@ -12,7 +12,7 @@ from __future__ import annotations
 #: Bundles under way, at least and at most; where players wait for verdicts (fresh) it is one.
 LEAST, MOST = 2, 32
 #: How much play may be under way, in seconds and in bytes, where that is more than LEAST bundles.
-AHEAD_S, AHEAD_BYTES = 0.02, 1_000_000
+AHEAD_S, AHEAD_BYTES = 0.02, 2_000_000
 #: A credit of so many bundles comes of bundles that may be left to gather for GATHER_S.
 _MANY, GATHER_S = 8, AHEAD_S / 4
 

@@ -47,8 +47,9 @@ _TOGETHER, _TOGETHER_BYTES = 16, 64 * 1024
 #: Bundles gather for so long after a turn that found few: a turn costs a shard as much as a bundle, and its receipts
 #: cost the broker and the members more. Not where players wait for the receipts before they play on.
 _GATHER_S = 0.01
-#: What ZeroMQ may hold of one connection, about.
-_QUEUE_BYTES = 16_000_000
+#: What ZeroMQ may hold of one connection, about, if all of it is as large as can be. It is far less, and has to hold
+#: what comes while bundles gather: where it is full the member waits, and to stop and go costs both sides.
+_QUEUE_BYTES = 64_000_000
 _SAMPLES = "samples"
 #: The largest that a trainer says: the ids of MAX_SAMPLE_COUNT samples, and only where there are priorities.
 _ASK_BYTES, _PRIORITIES_BYTES = 2_000, 16 * m.MAX_SAMPLE_COUNT + 2_000

@@ -23,6 +23,10 @@ from io import FileIO
 from pathlib import Path
 
 from p2prl.errors import P2prlError, UpgradeNeeded
+from p2prl.wire.blocks import Buffer
+
+#: Of a record, in one piece or in several.
+Body = bytes | Sequence[Buffer]
 
 MAGIC = b"P2RL"
 FORMAT = 1
@@ -51,8 +55,13 @@ def _segment_header() -> bytes:
     return front + zlib.crc32(front).to_bytes(4, "little")
 
 
-def _frame(kind: int, body: bytes) -> bytes:
-    return _RECORD.pack(len(body), zlib.crc32(body, zlib.crc32(bytes([kind]))), kind) + body
+def _framed(kind: int, body: Body) -> list[Buffer]:
+    """A record in parts: nothing large is copied for it."""
+    parts = [body] if isinstance(body, bytes) else body
+    crc = zlib.crc32(bytes([kind]))
+    for part in parts:
+        crc = zlib.crc32(part, crc)
+    return [_RECORD.pack(sum(map(len, parts)), crc, kind), *parts]
 
 
 class SegmentLog:
@@ -149,7 +158,7 @@ class SegmentLog:
 
     # --- writing --------------------------------------------------------------------------------------------
 
-    def append(self, kind: int, body: bytes, mark: int = 0) -> None:
+    def append(self, kind: int, body: Body, mark: int = 0) -> None:
         """Write one record, whole or not at all; when this returns it survives a kill of this process.
 
         Args:
@@ -160,7 +169,7 @@ class SegmentLog:
         """
         self.append_all([(kind, body, mark)])
 
-    def append_all(self, records: Sequence[tuple[int, bytes, int]]) -> None:
+    def append_all(self, records: Sequence[tuple[int, Body, int]]) -> None:
         """Write records, kind, body and mark of each, all or none; else as `append`. One write costs less than many.
 
         A process that is killed meanwhile may leave the first of them.
@@ -168,7 +177,7 @@ class SegmentLog:
         try:
             if self._file is None or self._length >= self._segment_bytes:
                 self._begin_segment()
-            self._write(b"".join([_frame(kind, body) for kind, body, _ in records]))
+            self._write(b"".join([part for kind, body, _ in records for part in _framed(kind, body)]))
         except OSError as error:
             raise LogError(self.folder, error) from error
         self.hold(max(mark for _, _, mark in records))
@@ -176,7 +185,7 @@ class SegmentLog:
     def _begin_segment(self) -> None:
         """A new file with its header and snapshot; the old one stays current if that fails."""
         path = self.folder / f"{self._next_number:012d}.seg"
-        start = _segment_header() + _frame(SNAPSHOT, self._snapshot())
+        start = b"".join([_segment_header(), *_framed(SNAPSHOT, self._snapshot())])
         file = FileIO(path, "wb")
         try:
             _write_all(file, start)

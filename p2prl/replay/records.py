@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import struct
 from typing import TypeVar
 
 import msgspec
 
 from p2prl.core.dedup import Seen
+from p2prl.wire.blocks import Buffer
 
 Record = TypeVar("Record")
+
+#: How msgpack writes bytes: no more than so many, the mark, and their number (spec.md, "bin format family").
+_BINARY = (
+    (0xFF, b"\xc4", struct.Struct(">B")),
+    (0xFFFF, b"\xc5", struct.Struct(">H")),
+    (0xFFFFFFFF, b"\xc6", struct.Struct(">I")),
+)
+_EMPTY = b"\xc4\x00"
 
 #: Kinds of record; log.SNAPSHOT is 0.
 BUNDLE = 1
@@ -55,6 +65,19 @@ _numbers = msgspec.msgpack.Decoder(int)
 def encode_record(record: StoredBundle | Snapshot | int) -> bytes:
     """The body of a record; a CONSUMED record is one number."""
     return _encoder.encode(record)
+
+
+def encode_bundle_record(bundle: StoredBundle, payload: Buffer) -> tuple[bytes, Buffer]:
+    """The body of a BUNDLE record in two parts: what is before the payload, and the payload, which is not copied.
+
+    Args:
+        bundle: without its payload.
+    """
+    size = len(payload)
+    for most, mark, number in _BINARY:
+        if size <= most:
+            return _encoder.encode(bundle).removesuffix(_EMPTY) + mark + number.pack(size), payload
+    raise ValueError(f"a payload of {size} bytes")
 
 
 def decode_bundle_record(body: bytes) -> StoredBundle:

@@ -32,6 +32,7 @@ from p2prl.replay.records import (
     decode_bundle_record,
     decode_consumed,
     decode_snapshot,
+    encode_bundle_record,
     encode_record,
 )
 from p2prl.replay.shared import SharedStore
@@ -255,10 +256,8 @@ class ShardStore:
         except LogError as error:
             if len(ready) == 1:
                 return self._busy(ready, error)
-            words: dict[int, Accepted] = {}
-            for place, one in ready.items():
-                words |= self._kept({place: one})
-            return words
+            one_by_one = [self._kept({place: one}) for place, one in ready.items()]
+            return dict(word for words in one_by_one for word in words.items())
         return {place: one.stored() for place, one in ready.items()}
 
     def _busy(self, ready: dict[int, Ready], error: LogError) -> dict[int, Accepted]:
@@ -272,8 +271,9 @@ class ShardStore:
         for one in ready:
             bundles.append(one.record(first))
             first += one.header.slots
+        bodies = [encode_bundle_record(to, one.offer.payload) for one, to in zip(ready, bundles, strict=True)]
         self._log.append_all(
-            [(BUNDLE, encode_record(bundle), bundle.first + bundle.slots) for bundle in bundles]
+            [(BUNDLE, body, to.first + to.slots) for to, body in zip(bundles, bodies, strict=True)]
         )
         self.trouble = ""
         for one, to in zip(ready, bundles, strict=True):

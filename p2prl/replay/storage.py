@@ -29,6 +29,8 @@ from p2prl.words import sized
 MAX_SAMPLE_BYTES = 1024 * 1024 * 1024
 #: A ring has places for sessions whose pictures take this part of their bytes; Breakout at random takes twice that.
 _FEWEST_BYTES = 512
+#: Numbers of a row that are copied one by one if they lie apart: with more it takes as long as row by row.
+_FEW_NUMBERS = 6
 #: Sessions in which the places where windows may begin are counted together, at most.
 _COUNTED_TOGETHER = 512
 
@@ -149,6 +151,18 @@ def slots_in(arrays: Opened) -> int:
     return len(first.blocks) if isinstance(first, Slots) else first.shape[1]
 
 
+def _copy(values: Array, to: Array) -> None:
+    """Of the same shape. Rows of a few numbers that lie apart, as planes leave them, are copied number by number.
+
+    numpy copies along the last axis, which costs more for each of these rows than for its numbers.
+    """
+    if values.ndim == 3 and 1 < values.shape[2] <= _FEW_NUMBERS and values.strides[2] > values.strides[1]:
+        for place in range(values.shape[2]):
+            to[..., place] = values[..., place]
+    else:
+        to[...] = values
+
+
 class RingStore:
     """Sessions sampled at random, again and again; a new one overwrites the oldest.
 
@@ -241,7 +255,7 @@ class RingStore:
                 store.put(at, start, count, values)
             else:
                 assert not isinstance(values, Slots)
-                store[block] = values[:, start : start + count].swapaxes(0, 1)
+                _copy(values[:, start : start + count].swapaxes(0, 1), store[block])
 
     def _count_starts(self) -> None:
         count, self._uncounted = self._uncounted, 0

@@ -69,8 +69,8 @@ class Ready(NamedTuple):
     lag: int
 
     def record(self, first: int) -> StoredBundle:
-        """As it is logged; its sessions get the numbers from `first` on."""
-        (node, delivery, frame, payload), header = self.offer, self.header
+        """As it is logged, but for the payload; its sessions get the numbers from `first` on."""
+        (node, delivery, frame, _), header = self.offer, self.header
         return StoredBundle(
             first,
             header.slots,
@@ -79,7 +79,7 @@ class Ready(NamedTuple):
             delivery.boot_id,
             delivery.seq,
             bytes(frame),
-            bytes(payload),
+            b"",
         )
 
     def stored(self) -> Accepted:

@@ -17,7 +17,7 @@ from p2prl.core.spaces import EnvSpec, Leaf
 from p2prl.net.keys import KeyPair, fingerprint, new_key_pair
 from p2prl.net.loop import Loop
 from p2prl.net.sockets import Limits, Network, Received, Socket
-from p2prl.nodes.shard import Shard, pull_limits
+from p2prl.nodes.shard import _GATHER_S, Shard, pull_limits
 from p2prl.nodes.wiring import ShardConfig, Staff, push_port, sample_port
 from p2prl.wire import frames
 from p2prl.wire.bundle import MAX_PAYLOAD_BYTES, encode_bundle
@@ -482,3 +482,8 @@ def test_no_message_is_larger_than_a_bundle_of_the_run_and_few_large_ones_wait(
     assert largest <= limits.message_bytes <= largest + 100_000
     assert limits.message_bytes * limits.receive_messages <= 300_000_000
     assert limits.receive_messages >= 4
+
+
+def test_what_a_fast_node_sends_while_bundles_gather_fits_into_a_queue() -> None:
+    limits = pull_limits(msgspec.structs.replace(CARTPOLE, ticks=100))
+    assert limits.receive_messages >= 2000 * _GATHER_S

@@ -26,6 +26,7 @@ def played(credit: Credit, each_s: float, size_bytes: int, rounds: int = 20, now
         (0.1, 1_000, LEAST),
         (0.0025, 1_000, 8),
         (0.0001, 1_000, MOST),
+        (0.0001, 64_000, MOST),
         (0.0001, AHEAD_BYTES // 4, 4),
         (0.0001, 50 * AHEAD_BYTES, LEAST),
     ],

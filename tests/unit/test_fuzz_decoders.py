@@ -409,6 +409,15 @@ def test_records_come_back(name: str, data: st.DataObject) -> None:
     assert decode(records.encode_record(record)) == record
 
 
+@pytest.mark.parametrize("size", [0, 1, 255, 256, 65535, 65536])
+def test_a_bundle_is_logged_in_parts_as_it_would_be_whole(size: int) -> None:
+    bundle = records.StoredBundle(7, 4, 30, "node", "boot", 3, b"header", b"")
+    payload = random.Random(size).randbytes(size)
+    parts = records.encode_bundle_record(bundle, memoryview(payload))
+    whole = msgspec.structs.replace(bundle, payload=payload)
+    assert b"".join(parts) == records.encode_record(whole)
+
+
 @every_record
 @many
 @given(seeded)

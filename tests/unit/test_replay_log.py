@@ -237,3 +237,10 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(LogError, match="cannot write sessions") as caught:
         log.append(1, b"x")
     assert not caught.value.full
+
+
+def test_a_body_in_parts_is_logged_as_one(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    log.append_all([(1, (b"head", memoryview(b"payload")), 1), (1, b"whole", 2), (1, (), 3)])
+    log.close()
+    assert read(tmp_path) == ([b"headpayload", b"whole", b""], [])

@@ -52,6 +52,23 @@ def test_a_ring_holds_the_newest_sessions(slots: list[int], capacity: int) -> No
     assert store.mass() == int((flags[:, -capacity:] & RESET == 0).sum())
 
 
+@pytest.mark.parametrize("numbers", [1, 2, 4, 6, 7])
+def test_a_ring_takes_rows_however_they_lie(numbers: int) -> None:
+    """Of a bundle as planes leave it: all first numbers, then all second ones."""
+    schema = SessionSchema(ticks=T, columns=(Column("obs", "float32", (numbers,), extra_row=True),))
+    values = np.random.default_rng(0).random((numbers, 5, T + 1), np.float32).T
+    ways = (values, np.ascontiguousarray(values), np.asfortranarray(values))
+    samples = []
+    for lying in ways:
+        store = RingStore(schema, 5 * schema.session_bytes(), 0, np.random.default_rng(0))
+        store.add(0, {"obs": lying}, version=0)
+        samples.append(store.sample(20, 0, 0).columns[0])
+    assert {row.tobytes() for row in samples[0]} <= {
+        np.ascontiguousarray(values[:, slot]).tobytes() for slot in range(5)
+    }
+    assert all(np.array_equal(samples[0], other) for other in samples[1:])
+
+
 @settings(max_examples=60)
 @given(st.integers(1, T), st.integers(0, 1000), st.integers(1, 30))
 def test_windows_lie_in_one_session_and_begin_with_a_real_tick(window: int, seed: int, count: int) -> None:
