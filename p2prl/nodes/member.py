@@ -6,7 +6,6 @@ child process for its own players.
 
 from __future__ import annotations
 
-import logging
 import platform
 from dataclasses import replace
 
@@ -31,8 +30,9 @@ from p2prl.nodes.control import ControlLine
 from p2prl.nodes.locate import Located, remember
 from p2prl.nodes.lookout import Lookout
 from p2prl.nodes.outgoing import Outgoing
+from p2prl.nodes.own_member import ParentReporter
 from p2prl.nodes.players import Players
-from p2prl.nodes.process import emit, run_child
+from p2prl.nodes.process import run_child
 from p2prl.nodes.report import Joined, Left, MemberReporter, MemberStatus
 from p2prl.nodes.upgrade import check_bundle_codecs
 from p2prl.nodes.volunteer import Volunteer
@@ -40,7 +40,6 @@ from p2prl.nodes.weights_feed import WeightsFeed
 from p2prl.nodes.wiring import MemberConfig, PlayerConfig
 from p2prl.words import many, why_ended
 
-log = logging.getLogger("p2prl")
 
 #: Said again after 10, 20, 40 ... s: a host may be away for a night.
 _AWAY_SAY_S, _AWAY_SAY_MAX_S = 10.0, 600.0
@@ -472,29 +471,11 @@ class Member:
             self.reporter.log("warning", "member", text)
 
 
-class _ParentReporter:
-    """A host's own member tells its supervisor."""
-
-    def log(self, level: str, source: str, text: str) -> None:
-        """A line; the supervisor says that it is the member's."""
-        of = "" if source == "member" else f"{source}: "
-        log.log(logging.getLevelName(level.upper()), "%s%s", of, text)
-
-    def joined(self, info: Joined) -> None:
-        emit("joined", players=info.players)
-
-    def status(self, status: MemberStatus) -> None:
-        """The supervisor asks the broker instead."""
-
-    def left(self, info: Left) -> None:
-        emit("left", info.text)
-
-
 def child_main() -> int:
     """Run a host's own member as a child process."""
 
     def main(config: MemberConfig, loop: Loop) -> int:
-        member = Member(config, loop, _ParentReporter())
+        member = Member(config, loop, ParentReporter())
         return member.run()
 
     return run_child(MemberConfig, main)
