@@ -40,7 +40,6 @@ from p2prl.nodes.weights_feed import WeightsFeed
 from p2prl.nodes.wiring import MemberConfig, PlayerConfig
 from p2prl.words import many, why_ended
 
-
 #: Said again after 10, 20, 40 ... s: a host may be away for a night.
 _AWAY_SAY_S, _AWAY_SAY_MAX_S = 10.0, 600.0
 _PAUSED_AFTER_S = 2.0
