@@ -147,26 +147,24 @@ class DQNLearner:
         self, batch: Batch, reward: Array, online: Perceptron, target: Perceptron
     ) -> tuple[Ticks, Array]:
         """The first tick of each window, and the loss, whose gradient is where the optimiser wants it."""
-        double, each = self._agent.settings.double, np.arange(len(reward))
+        put, double, each = self._torch.from_numpy, self._agent.settings.double, np.arange(len(reward))
+        count = len(each)
         steps, pairs = self._pairs(batch, reward)
-        here, there = pairs["features"]
-        # One product for both observations: it takes as long as two, but what is around it does not.
-        seen = pairs["features"].reshape(2 * len(each), -1) if double else here
-        outputs = online.forward(self._tensor(seen)).numpy()
-        valued = target.forward(self._tensor(there)).numpy()
-        best = (outputs[len(each) :] if double else valued).argmax(axis=1)
+        # Both observations at once: the product takes as long as two, but what is around it does not.
+        both = pairs["features"].reshape(2 * count, -1)
+        outputs = online.forward(put(both if double else both[:count])).numpy()
+        valued = target.forward(put(both[count:])).numpy()
+        best = (outputs[count:] if double else valued).argmax(axis=1)
         done = batch["action"][:, 0].astype(np.int64) - self._agent.first_action
         chosen, following = outputs[each, done, None], valued[each, best, None]
         losses, slopes = huber(chosen - (steps.partial + steps.discount * following))
         weights = self._weights(batch, None)
-        gradient = np.zeros((len(each), outputs.shape[1]), np.float32)
-        if weights is None:
-            loss, slopes = losses.mean(), slopes / np.float32(len(each))
-        else:
-            loss, slopes = (losses * weights).sum(), slopes * weights
-        gradient[each, done, None] = slopes
-        online.backward(self._tensor(gradient))
-        return Ticks(*map(self._tensor, (chosen, following, steps.partial, steps.discount))), loss
+        weighing = np.float32(1 / count) if weights is None else weights
+        gradient = np.zeros((count, outputs.shape[1]), np.float32)
+        gradient[each, done, None] = slopes * weighing
+        online.backward(put(gradient))
+        ticks = Ticks(put(chosen), put(following), put(steps.partial), put(steps.discount))
+        return ticks, (losses * weighing).sum()
 
     def _differentiated(self, ticks: Ticks) -> Tensor:
         """The loss, whose gradient is where the optimiser wants it."""

@@ -35,7 +35,7 @@ class FiniteSteps:
         """One step with the gradients as they are; why it was left out, or an empty string.
 
         Args:
-            loss, norm: scalar tensors, on the CPU also a number: the loss, and the norm of its gradient before clipping.
+            loss, norm: scalar tensors, or numbers on the CPU: the loss, and the norm of its gradient before clipping.
 
         Returns:
             A text for `Update.skipped`. Of several steps that a device left out between two looks, the first look says

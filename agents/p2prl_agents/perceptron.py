@@ -3,8 +3,8 @@
 What autograd does beside the products of a small network (a graph each time, fresh memory for each gradient, adding it
 up) costs about as much as they do. Here gradients go straight to where the optimiser reads them.
 
-Source: back-propagation, Rumelhart et al. 1986, doi:10.1038/323533a0; of a layer y = x W + b the gradient is x^T g of W,
-the sum of g's rows of b, and g W^T of x, where g is that of y.
+Source: back-propagation, Rumelhart et al. 1986, doi:10.1038/323533a0. Where g is the gradient of a layer's y = x W + b,
+that of W is x^T g, that of b the sum of g's rows, and that of x is g W^T.
 """
 
 from __future__ import annotations
@@ -35,8 +35,12 @@ class Perceptron:
         self._torch = torch
         self._weights = [(weights[f"{name}/weight"], weights[f"{name}/bias"]) for name in layers]
         self._gradients = [
-            (gradients[f"{name}/weight"], gradients[f"{name}/bias"]) for name in layers if gradients is not None
+            (gradients[f"{name}/weight"], gradients[f"{name}/bias"])
+            for name in layers
+            if gradients is not None
         ]
+        #: The gradient of ReLU's input, of that of its output, the output itself, and 0.
+        self._masked = torch.ops.aten.threshold_backward.default
         #: What each layer was given last.
         self._inputs: list[Tensor] = []
 
@@ -56,11 +60,11 @@ class Perceptron:
             gradient: that of the outputs, `[M, outputs]`, of the first M rows that `forward` was given last; of others
                 it is taken to be 0.
         """
-        mm, masked = self._torch.mm, self._torch.ops.aten.threshold_backward
+        mm, rows = self._torch.mm, gradient.shape[0]
         for at in reversed(range(len(self._weights))):
-            x = self._inputs[at][: len(gradient)]
+            x = self._inputs[at][:rows]
             of_weight, of_bias = self._gradients[at]
             mm(x.t(), gradient, out=of_weight)
             self._torch.sum(gradient, 0, out=of_bias)
             if at:
-                gradient = masked(mm(gradient, self._weights[at][0].t()), x, 0)
+                gradient = self._masked(mm(gradient, self._weights[at][0].t()), x, 0)
