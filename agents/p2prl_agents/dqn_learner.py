@@ -2,7 +2,7 @@
 
 An update makes `Ticks` of a batch (of windows, or of whole sessions), and of them a loss and priorities. Of windows and
 a network that is a plain perceptron with one value an action, the gradient is written out where there is no GPU
-(perceptron.py): it is the same, in two thirds of the time.
+(perceptron.py): it is the same, in three quarters of the time.
 """
 
 from __future__ import annotations
