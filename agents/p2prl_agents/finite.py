@@ -35,7 +35,7 @@ class FiniteSteps:
         """One step with the gradients as they are; why it was left out, or an empty string.
 
         Args:
-            loss, norm: scalar tensors: the loss, and the norm of its gradient before clipping.
+            loss, norm: scalar tensors, or numbers on the CPU: the loss, and the norm of its gradient before clipping.
 
         Returns:
             A text for `Update.skipped`. Of several steps that a device left out between two looks, the first look says
@@ -43,7 +43,7 @@ class FiniteSteps:
         """
         if not self._look_first:
             return self._step_on_device(loss, norm, learning_rate)
-        why = _why(loss.item(), norm.item())
+        why = _why(float(loss), float(norm))
         if not why:
             self._adam.step(learning_rate)
         return why
@@ -65,7 +65,7 @@ class FiniteSteps:
         if not left_out:
             return ""
         self._watched = self._every + 1
-        why = _why(loss.item(), norm.item()) or "the loss or the gradient was not finite"
+        why = _why(float(loss), float(norm)) or "the loss or the gradient was not finite"
         return why if seen == 1 else f"{why} ({left_out} of the last {seen} updates)"
 
 

@@ -250,6 +250,15 @@ def priorities(errors: Array, counts: Array, exponent: float, mix: float) -> Arr
     return raised.astype(np.float32)
 
 
+def huber(errors: Array) -> tuple[Array, Array]:
+    """Huber's loss of each error and its derivative: the square's half up to 1, beyond that as steep as there.
+
+    Source: Mnih et al. 2015, doi:10.1038/nature14236, methods: the error term is clipped to [-1, 1].
+    """
+    slope = np.maximum(np.minimum(errors, np.float32(1)), np.float32(-1))
+    return slope * (errors - np.float32(0.5) * slope), slope
+
+
 def explained_variance(target: Array, predicted: Array) -> float:
     """1 - Var(target - predicted) / Var(target): 1 is a perfect critic, 0 one that knows the mean alone."""
     spread = float(np.var(target))

@@ -168,6 +168,14 @@ class Network:
         names = {"none": (), "gru": ("hidden",), "lstm": ("hidden", "cell")}[self.core]
         return {f"{self._prefix}{name}": np.zeros((rows, self.core_units), np.float32) for name in names}
 
+    def chain(self) -> tuple[str, ...]:
+        """Names of the dense layers in order, if the network is nothing but those with ReLU between them; else `()`."""
+        if self._observations.pictures or self.core != "none" or self._activation != "relu":
+            return ()
+        if len(self._heads) != 1:
+            return ()
+        return tuple(name.removesuffix("/weight") for name in self.shapes if name.endswith("/weight"))
+
     def step(
         self, ops: Ops, weights: Weights, inputs: Inputs, state: State
     ) -> tuple[dict[str, Tensor], State]:

@@ -65,8 +65,7 @@ class Trainable:
         """
         if not np.isfinite(loss.item()):
             return float("nan")
-        self._grad.zero_()
-        loss.backward()
+        self.differentiate(loss)
         norm = float(self._norm(self._grad))
         if not np.isfinite(norm):
             return norm
@@ -75,20 +74,26 @@ class Trainable:
         self._adam.step(learning_rate)
         return norm
 
+    def differentiate(self, loss: Any) -> None:
+        """The gradient of `loss`, for `step_ahead`."""
+        self._grad.zero_()
+        loss.backward()
+
     def step_ahead(self, loss: Any, learning_rate: float, max_norm: float) -> str:
-        """As `step`, but a GPU is not waited for: see finite.py.
+        """As `step`, but with the gradient that is there already; and a GPU is not waited for: see finite.py.
+
+        Args:
+            loss: a number, or a scalar tensor.
 
         Returns:
             Why nothing was changed, or an empty string. A GPU says so once in a while for several steps.
         """
-        self._grad.zero_()
-        loss.backward()
         norm = self._norm(self._grad)
         if self._device.type != "cpu":
             self._grad.mul_((max_norm / (norm + 1e-6)).clamp_(max=1.0))
         elif norm.item() > max_norm:
             self._grad.mul_(max_norm / norm.item())
-        return self._steps.step(loss.detach(), norm, learning_rate)
+        return self._steps.step(loss, norm, learning_rate)
 
     def snapshot(self) -> tuple[Any, ...]:
         """The weights, Adam's moments and count as they are now, for `restore`."""

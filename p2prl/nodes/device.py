@@ -65,3 +65,15 @@ def use_threads(count: int) -> None:
     import torch
 
     torch.set_num_threads(count)
+
+
+def flush_denormals() -> None:
+    """Let torch and numpy take numbers below float32's normal range for 0, on this thread and those that it starts.
+
+    Adam's mean of a gradient that is 0 from some update on, such as that of a unit that is never active, falls by a
+    tenth each time, and from about the 800th update on the processor takes a hundred times as long for it.
+    """
+    if "torch" in sys.modules:
+        import torch
+
+        torch.set_flush_denormal(True)

@@ -23,7 +23,7 @@ from p2prl.net.sockets import Frame, Limits, Network, Socket
 from p2prl.nodes import checkpoint
 from p2prl.nodes.best import BestKeeper
 from p2prl.nodes.control import ControlLine
-from p2prl.nodes.device import choose_device, most_threads, use_threads
+from p2prl.nodes.device import choose_device, flush_denormals, most_threads, use_threads
 from p2prl.nodes.files import DiskTrouble
 from p2prl.nodes.guard import Guard, advice
 from p2prl.nodes.heap import keep_freed_memory
@@ -372,8 +372,9 @@ def learner_of(config: TrainerConfig) -> tuple[str, NamedLearner]:
     """The device and the learner on it, which may import torch. Raises as `choose_device` and `make_learner`."""
     run, cls = config.run, resolve_agent(config.agent)
     device = choose_device(config.device, run.agent_name, is_accelerated(cls))
-    agent = make_agent(cls, run.env, run.agent_settings)
-    return device, make_learner(agent, run.agent_name, device, run.seed)
+    learner = make_learner(make_agent(cls, run.env, run.agent_settings), run.agent_name, device, run.seed)
+    flush_denormals()
+    return device, learner
 
 
 def child_main() -> int:

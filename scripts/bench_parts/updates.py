@@ -6,7 +6,8 @@ bare loop of torch (bare_torch.py), with the machine for itself. A second row ha
 plays with the agent's actor and does nothing else: two processors of a machine may share one core, as those of rented
 machines often do, and then whoever plays takes from whoever learns. That of a third row, and V-trace's, is the same
 learner, made by the same agent with the same settings, on batches that are ready in memory. Each limit runs with one
-thread or with all, whichever is faster. All in turn; never at the same time.
+thread or with all, whichever is faster, and takes denormal numbers for 0 as the trainer does. All in turn; never at the
+same time.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ from bench_parts.kinds import Bar, Case, Unavailable, Values
 from bench_parts.running import Running, sets
 from p2prl.core.schema import SessionSchema
 from p2prl.learn.contracts import Agent, Array, ReplaySpec
-from p2prl.learn.rollout import Rollout
+from p2prl.learn.playing import Playing
 from p2prl.learn.spaces import agent_schema, env_spec
 from p2prl.nodes.child import ONE_THREAD
-from p2prl.nodes.player import step_back
+from p2prl.nodes.device import flush_denormals
+from p2prl.nodes.player import rollout_of, step_back
 from p2prl.packages import install_command
 from p2prl.registry import make_agent, make_env_factory, resolve_agent
 from p2prl.replay.params import ReplayParams
@@ -227,6 +229,7 @@ def _fastest(make: Callable[[], Callable[[], None]], seconds: float) -> float:
     except ModuleNotFoundError as error:
         raise Unavailable(f"torch is not installed: {install_command('p2prl[train]')}") from error
     most = torch.get_num_threads()
+    flush_denormals()
     try:
         update, rates = make(), []
         for threads in {1, most}:
@@ -250,8 +253,8 @@ def ready(what: Training) -> tuple[list[dict[str, Array]], Agent]:
     return [_batch(store, schema, replay) for _ in range(_READY)], agent
 
 
-def _rollout(what: Training) -> tuple[Rollout, Agent, SessionSchema]:
-    """A player's, of an actor that has learnt nothing."""
+def _rollout(what: Training) -> tuple[Playing, Agent, SessionSchema]:
+    """A player's, as a player makes it, of an actor that has learnt nothing."""
     make = make_env_factory("CartPole-v1", {})
     env = make()
     spec = env_spec(env, "CartPole-v1")
@@ -260,8 +263,8 @@ def _rollout(what: Training) -> tuple[Rollout, Agent, SessionSchema]:
     schema = agent_schema(spec, agent, agent.replay().ticks)
     actor = agent.actor()
     actor.load(agent.learner("cpu", 1).weights())
-    rollout = Rollout(make, spec, schema, actor, slots=what.slots, ladder=agent.ladder, rank=0, seed=1)
-    return rollout, agent, schema
+    places = {"slots": what.slots, "ladder": agent.ladder, "rank": 0, "seed": 1}
+    return rollout_of(make, spec, schema, actor, **places), agent, schema
 
 
 def _store(schema: SessionSchema, replay: ReplaySpec) -> Store:

@@ -34,6 +34,7 @@ from bench_parts.rows import PARTS, Part, chosen
 from p2prl_agents.maths import vtrace
 
 from p2prl.core.schema import TERMINATED
+from p2prl.learn.vector_rollout import VectorRollout
 from tests.docs_kit import ROOT
 
 ASKED = [
@@ -415,6 +416,12 @@ def test_the_bare_step_of_dqn_is_that_of_the_agent() -> None:
     bare = bare_torch._network(torch, torch.nn.ReLU, 256, 2)
     assert sum(one.numel() for one in bare.parameters()) == learner._trainable.flat.numel()
     assert bare_torch.updates_per_s(updates.bare_dqn(), 0.01) > 0
+
+
+def test_the_player_beside_torch_steps_its_slots_as_players_do() -> None:
+    rollout, *_ = updates._rollout(updates.TRAININGS["dqn, 2x256 units, batches of 64"])
+    rollout.close()
+    assert isinstance(rollout, VectorRollout)
 
 
 def _ended(batch: Any) -> Any:

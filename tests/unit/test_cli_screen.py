@@ -255,7 +255,7 @@ def test_the_last_view_of_a_member_is_that_of_its_end() -> None:
     assert "steps    1,064   episodes 812" in lines
     assert "bundles  9 stored, 0 pending" in lines
     assert not any("1,000" in line or "working" in line for line in lines)
-    assert lines[-2:] == ["left: signal; 9 of 9 bundles stored", ""]
+    assert lines[-2:] == ["left: stopped here; 9 of 9 bundles stored", ""]
 
 
 def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:

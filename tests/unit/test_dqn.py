@@ -193,6 +193,36 @@ def test_an_update_that_is_not_finite_changes_nothing_and_says_why(part: str) ->
     assert not learner.update(batch_of(agent, 7)).skipped
 
 
+@pytest.mark.parametrize("part", ["plain", "single", "normalise", "prioritised", "curiosity"])
+@pytest.mark.parametrize("hidden", [(), (16, 8)])
+def test_a_gradient_that_is_written_out_is_that_of_autograd(part: str, hidden: tuple[int, ...]) -> None:
+    """Weights, moments and priorities, over some updates of which a few move the target network."""
+    agent = dqn(part, hidden=hidden, target_interval=3)
+    by_hand, by_autograd = (agent.learner("cpu", 1) for _ in range(2))
+    assert by_hand._plain is not None
+    by_autograd._plain = None
+    for seed in range(8):
+        batch = batch_of(agent, seed, flags=TERMINATED if seed % 2 else 0)
+        batch["reward"] *= 30  # some errors are above 1
+        ours, theirs = by_hand.update(batch), by_autograd.update(batch)
+        if theirs.priorities is not None:
+            np.testing.assert_allclose(ours.priorities, theirs.priorities, rtol=1e-3)
+    theirs_saved = by_autograd.save()
+    for name, values in by_hand.save().items():
+        np.testing.assert_allclose(values, theirs_saved[name], rtol=2e-3, atol=2e-5, err_msg=name)
+    last = batch_of(agent, 9)
+    ticks, loss = by_hand._by_hand(last, last["reward"], *by_hand._plain)
+    theirs_ticks = by_autograd._of_windows(last, last["reward"])
+    theirs_loss = by_autograd._differentiated(theirs_ticks)
+    metrics = by_autograd._metrics(theirs_loss, theirs_ticks)
+    assert by_hand._metrics(loss, ticks) == pytest.approx(metrics, rel=1e-3)
+
+
+@pytest.mark.parametrize("part", ["dueling", "quantile", "c51", "tightening", "gru"])
+def test_what_is_more_than_a_perceptron_is_left_to_autograd(part: str) -> None:
+    assert dqn(part).learner("cpu", 1)._plain is None
+
+
 def test_priorities_are_errors_to_the_exponent() -> None:
     """Of a network that says 0 everywhere and rewards 2 with nothing after: (2 * reward_scale + eps)^alpha."""
     agent = dqn("prioritised", n_step=1, reward_scale=1.0)
@@ -299,16 +329,20 @@ def values_of(learner: DQNLearner, weights: Any, obs: Array, state: dict[str, Ar
 
 
 @pytest.mark.parametrize("double", [True, False])
-@pytest.mark.parametrize("part", ["plain", "gru"])
+@pytest.mark.parametrize("part", ["plain", "written out", "gru"])
 def test_one_network_chooses_and_the_other_values(part: str, double: bool) -> None:
     """Double DQN (van Hasselt et al. 2016, arXiv:1509.06461, equation 4), from the state that sessions began with."""
-    agent = dqn(part, n_step=1, double=double)
+    agent = dqn("gru" if part == "gru" else "plain", n_step=1, double=double)
     learner = told_apart(agent)
     batch = batch_of(agent, 5)
     state = {name: batch[name][:, 0] for name in agent.fields()}
     own = values_of(learner, learner._trainable.tensors, batch["obs"], state)
     target = values_of(learner, learner._target, batch["obs"], state)
-    ticks = (learner._of_sessions if state else learner._of_windows)(batch, batch["reward"])
+    if part == "written out":
+        assert learner._plain is not None
+        ticks, _ = learner._by_hand(batch, batch["reward"], *learner._plain)
+    else:
+        ticks = (learner._of_sessions if state else learner._of_windows)(batch, batch["reward"])
     choosing = own if double else target
     best = choosing.argmax(axis=2)
     assert (own.argmax(axis=2) != target.argmax(axis=2)).any()

@@ -12,6 +12,7 @@ from p2prl_agents.maths import (
     discounts,
     explained_variance,
     gae,
+    huber,
     importance_weights,
     n_step,
     n_step_of_first,
@@ -272,3 +273,10 @@ def test_explained_variance() -> None:
     assert explained_variance(target, target) == 1.0
     assert explained_variance(target, np.full(3, 7.0)) == pytest.approx(0.0)
     assert explained_variance(np.ones(3), target) == 0.0  # nothing to explain
+
+
+def test_hubers_loss_and_its_slope_by_hand() -> None:
+    losses, slopes = huber(np.array([0.0, 0.5, -0.5, 1.0, 3.0, -3.0], np.float32))
+    np.testing.assert_allclose(losses, [0, 0.125, 0.125, 0.5, 2.5, 2.5])
+    np.testing.assert_allclose(slopes, [0, 0.5, -0.5, 1, 1, -1])
+    assert np.isnan(huber(np.array([np.nan], np.float32))[0]).all()
