@@ -32,6 +32,9 @@ class Limiter(Protocol):
     def waiting(self, total: int) -> None:
         """`total` ticks wait in the shards, by their own count; said when nothing is in flight."""
 
+    def idle(self, idle: bool) -> None:
+        """The learner waits for its next batch; or does so no more."""
+
 
 class RateLimiter:
     """The limiter of a buffer that is sampled at random. What is sampled is counted in ticks: one for a window (its
@@ -90,9 +93,16 @@ class RateLimiter:
     def waiting(self, total: int) -> None:
         """Does not matter: what is sampled does not go."""
 
+    def idle(self, idle: bool) -> None:
+        """Does not matter: the tolerance is larger than a batch."""
+
 
 class QueueLimiter:
     """The limiter of a queue: what was inserted and not yet consumed stays within a capacity.
+
+    A batch that an idle learner waits for is room beside the capacity: it will not wait in the shards. So players go on
+    with the newest weights while that batch is still on its way; what they play is one update old when it is learned
+    from, as if they had begun once the learner took the batch.
 
     Args:
         capacity: ticks that may wait in all shards together; raised to `batch`, or no batch could ever be
@@ -102,7 +112,8 @@ class QueueLimiter:
     """
 
     def __init__(self, capacity: int, batch: int = 1, consumed_total: int = 0) -> None:
-        self._capacity = max(1, capacity, batch)
+        self._capacity, self._batch = max(1, capacity, batch), batch
+        self._idle = False
         #: Ticks consumed, dropped as stale or lost, and ticks inserted, since the run began.
         self.consumed_total = consumed_total
         self.inserted_total = 0
@@ -112,8 +123,8 @@ class QueueLimiter:
         return self.inserted_total - self.consumed_total >= count
 
     def insert_ceiling(self) -> int | None:
-        """Consumed + capacity."""
-        return self.consumed_total + self._capacity
+        """Consumed + capacity, and a batch more while the learner is idle."""
+        return self.consumed_total + self._capacity + (self._batch if self._idle else 0)
 
     def sampled(self, count: int) -> None:
         """`count` more ticks were consumed, or dropped as stale."""
@@ -130,3 +141,7 @@ class QueueLimiter:
         this they would fill the capacity for ever.
         """
         self.consumed_total = max(self.consumed_total, self.inserted_total - total)
+
+    def idle(self, idle: bool) -> None:
+        """The learner waits for its next batch; or does so no more."""
+        self._idle = idle

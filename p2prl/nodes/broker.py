@@ -366,9 +366,9 @@ class Broker:
         if report.lag_mean is None:
             report = msgspec.structs.replace(report, lag_mean=self.trainer.lag_mean)
         self.trainer_watch.reported(self.trainer, report, self.trainer_heard)
-        ceiling_before = self.trainer.insert_ceiling
-        self.trainer = report
+        ceiling_before, self.trainer = self.trainer.insert_ceiling, report
         if report.insert_ceiling != ceiling_before:
+            self.weights.take()  # players that go on now are to do so with these
             self.regrant()
 
     def _weights_ask(self, received: Received, ask: m.WeightsAsk) -> None:
