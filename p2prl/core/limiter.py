@@ -35,6 +35,9 @@ class Limiter(Protocol):
     def found(self, count: int) -> None:
         """`count` ticks had been inserted into one of the shards when this trainer first heard of it."""
 
+    def idle(self, idle: bool) -> None:
+        """The learner waits for its next batch; or does so no more."""
+
 
 class RateLimiter:
     """The limiter of a buffer that is sampled at random. What is sampled is counted in ticks: one for a window (its
@@ -108,9 +111,16 @@ class RateLimiter:
         """`count` ticks had been inserted into one of the shards when this trainer first heard of it."""
         self._found += count
 
+    def idle(self, idle: bool) -> None:
+        """Does not matter: the tolerance is larger than a batch."""
+
 
 class QueueLimiter:
     """The limiter of a queue: what was inserted and not yet consumed stays within a capacity.
+
+    A batch that an idle learner waits for is room beside the capacity: it will not wait in the shards. So players go on
+    with the newest weights while that batch is still on its way; what they play is one update old when it is learned
+    from, as if they had begun once the learner took the batch.
 
     Args:
         capacity: ticks that may wait in all shards together; raised to `batch`, or no batch could ever be
@@ -120,7 +130,8 @@ class QueueLimiter:
     """
 
     def __init__(self, capacity: int, batch: int = 1, consumed_total: int = 0) -> None:
-        self._capacity = max(1, capacity, batch)
+        self._capacity, self._batch = max(1, capacity, batch), batch
+        self._idle = False
         #: Ticks consumed, dropped as stale or lost, and ticks inserted, since the run began.
         self.consumed_total = consumed_total
         self.inserted_total = 0
@@ -130,8 +141,8 @@ class QueueLimiter:
         return self.inserted_total - self.consumed_total >= count
 
     def insert_ceiling(self) -> int | None:
-        """Consumed + capacity."""
-        return self.consumed_total + self._capacity
+        """Consumed + capacity, and a batch more while the learner is idle."""
+        return self.consumed_total + self._capacity + (self._batch if self._idle else 0)
 
     def sampled(self, count: int) -> None:
         """`count` more ticks were consumed, or dropped as stale."""
@@ -151,3 +162,7 @@ class QueueLimiter:
 
     def found(self, count: int) -> None:
         """Does not matter: `waiting` tells what is left of it."""
+
+    def idle(self, idle: bool) -> None:
+        """The learner waits for its next batch; or does so no more."""
+        self._idle = idle

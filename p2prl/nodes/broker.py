@@ -69,6 +69,7 @@ class Broker:
         self.folder = Path(config.folder)
         self.saved = broker_file.load(self.folder)
         self._disk = DiskTrouble(self.folder / broker_file.NAME)
+        self._version_disk = DiskTrouble(self.folder / broker_file.VERSION_NAME)
         self.saved.term = max(self.saved.term, config.last_term) + 1
         self.roster = Roster(next_seed=self.saved.next_seed, rungs=self.run.ladder)
         self.members = MemberDesk(self.roster, self.saved, config.max_members)
@@ -136,8 +137,8 @@ class Broker:
             **self.front.handlers(),
         }
 
-    def save(self, durable: bool = False) -> bool:
-        """Write what must not be forgotten; False if the disk takes nothing. The next second tries again.
+    def save(self, durable: bool = False) -> None:
+        """Write what must not be forgotten. If the disk takes nothing, the next second tries again.
 
         Args:
             durable: also for the case that the power fails, which takes a moment: each second is enough.
@@ -146,13 +147,7 @@ class Broker:
         self.saved.next_seed = self.roster.next_seed + _SPARE_SEEDS
         self.saved.episodes = self.episodes.save()
         broker_file.note_report(self.saved, self.trainer)
-        try:
-            broker_file.save(self.folder, self.saved, durable)
-        except OSError as error:
-            self._disk.failed(error)
-            return False
-        self._disk.passed()
-        return True
+        self._disk.tried(lambda: broker_file.save(self.folder, self.saved, durable))
 
     def _save_soon(self) -> None:
         """Write it now, or together with what follows at once; but no seed is told that the file does not count."""
@@ -352,8 +347,7 @@ class Broker:
         self.front.expel(key)
 
     def _announce_version(self, version: int) -> bool:
-        # Before anyone can have it: a broker that is killed now must not name an older one.
-        if not self.save():
+        if not self._version_disk.tried(lambda: broker_file.note_version(self.folder, version)):
             return False
         for route in self.desk.routes.values():
             self.control.send([current(version)], route)
@@ -366,9 +360,9 @@ class Broker:
         if report.lag_mean is None:
             report = msgspec.structs.replace(report, lag_mean=self.trainer.lag_mean)
         self.trainer_watch.reported(self.trainer, report, self.trainer_heard)
-        ceiling_before = self.trainer.insert_ceiling
-        self.trainer = report
+        ceiling_before, self.trainer = self.trainer.insert_ceiling, report
         if report.insert_ceiling != ceiling_before:
+            self.weights.take()  # players that go on now are to do so with these
             self.regrant()
 
     def _weights_ask(self, received: Received, ask: m.WeightsAsk) -> None:

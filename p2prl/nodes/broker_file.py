@@ -1,8 +1,10 @@
-"""What a broker must not forget when it is killed: `broker.json` in the run's folder."""
+"""What a broker must not forget when it is killed: `broker.json` in the run's folder, and `weights-version`."""
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import time
 from pathlib import Path
 
@@ -16,6 +18,10 @@ from p2prl.nodes.files import write_atomically
 log = logging.getLogger("p2prl")
 
 NAME = "broker.json"
+#: The newest version of the weights that anybody may have. Written over in place, at one width and by one call: a
+#: kill leaves all of it or nothing. After each update of a quick learner a new file would cost thirty times as much.
+VERSION_NAME = "weights-version"
+_DIGITS = 16
 
 
 class Saved(msgspec.Struct):
@@ -54,7 +60,12 @@ class Saved(msgspec.Struct):
 
 def load(folder: Path) -> Saved:
     """What the last broker of this run left; a fresh one if there was none, or if its file is damaged."""
-    path = _path(folder)
+    saved = _load(_path(folder))
+    saved.weights_version = max(saved.weights_version, _noted_version(folder))
+    return saved
+
+
+def _load(path: Path) -> Saved:
     try:
         return msgspec.json.decode(path.read_bytes(), type=Saved)
     except FileNotFoundError:
@@ -68,6 +79,26 @@ def load(folder: Path) -> Saved:
 def save(folder: Path, saved: Saved, durable: bool = False) -> None:
     """Write it; `durable` as in `write_atomically`. Raises OSError."""
     write_atomically(_path(folder), msgspec.json.encode(saved), durable=durable)
+
+
+def note_version(folder: Path, version: int) -> None:
+    """Before anybody can have these weights: a broker that is killed now must not name older ones. Raises OSError."""
+    text = b"%0*d\n" % (_DIGITS, version)
+    descriptor = os.open(folder / VERSION_NAME, os.O_WRONLY | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o644)
+    try:
+        if os.write(descriptor, text) != len(text):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    finally:
+        os.close(descriptor)
+
+
+def _noted_version(folder: Path) -> int:
+    """-1 if there is none, or if it is damaged."""
+    try:
+        text = (folder / VERSION_NAME).read_bytes()
+    except FileNotFoundError:
+        return -1
+    return int(text) if len(text) == _DIGITS + 1 and text[:-1].isdigit() else -1
 
 
 def last_report(saved: Saved) -> TrainerReport:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 log = logging.getLogger("p2prl")
@@ -20,6 +21,16 @@ class DiskTrouble:
     def __init__(self, what: str | Path) -> None:
         self._what = what
         self._lasts = False
+
+    def tried(self, write: Callable[[], object]) -> bool:
+        """Call `write`, which writes it; False if it could not be written."""
+        try:
+            write()
+        except OSError as error:
+            self.failed(error)
+            return False
+        self.passed()
+        return True
 
     def failed(self, error: OSError) -> None:
         """It could not be written this time."""

@@ -133,12 +133,14 @@ class Member:
         if isinstance(message, m.Welcome):
             self._on_welcome(message, bulk)
         elif isinstance(message, m.Receipts):
+            self.feed.take()
             self.outgoing.receipts(message)
         elif isinstance(message, m.HeartbeatAck):
             self.players.sync.heard(message.weights_version, self.loop.now())
             self.outgoing.trainer = message.trainer
             self.outgoing.granted(message.grant_ticks)
         elif isinstance(message, m.Grant):
+            self.feed.take()
             self.outgoing.granted(message.grant_ticks)
         elif isinstance(message, m.ShardList):
             self.outgoing.shards(message.term, message.shards)

@@ -8,7 +8,10 @@ from typing import TypeVar
 from p2prl.blame import raised
 from p2prl.errors import AgentRaised, MissingPackage, P2prlError
 from p2prl.learn.contracts import Agent, Array, Batch, Learner, Update, Weights
+from p2prl.nodes.device import choose_device, flush_denormals
+from p2prl.nodes.trainer_config import TrainerConfig
 from p2prl.packages import install_command
+from p2prl.registry import is_accelerated, make_agent, resolve_agent
 
 _TORCH = "p2prl[train]"
 T = TypeVar("T")
@@ -54,6 +57,15 @@ class NamedLearner:
         except Exception as error:
             text = f"{self._agent}: its learner's {where} raised {raised(error)}"
             raise AgentRaised(text, fruitless=not self._updated) from error
+
+
+def learner_of(config: TrainerConfig) -> tuple[str, NamedLearner]:
+    """The device and the learner on it, which may import torch. Raises as `choose_device` and `make_learner`."""
+    run, cls = config.run, resolve_agent(config.agent)
+    device = choose_device(config.device, run.agent_name, is_accelerated(cls))
+    learner = make_learner(make_agent(cls, run.env, run.agent_settings), run.agent_name, device, run.seed)
+    flush_denormals()
+    return device, learner
 
 
 def make_learner(agent: Agent, name: str, device: str, seed: int) -> NamedLearner:

@@ -23,11 +23,11 @@ from p2prl.net.sockets import Frame, Limits, Network, Socket
 from p2prl.nodes import checkpoint
 from p2prl.nodes.best import BestKeeper
 from p2prl.nodes.control import ControlLine
-from p2prl.nodes.device import choose_device, flush_denormals, most_threads, use_threads
+from p2prl.nodes.device import most_threads, use_threads
 from p2prl.nodes.files import DiskTrouble
 from p2prl.nodes.guard import Guard, advice
 from p2prl.nodes.heap import keep_freed_memory
-from p2prl.nodes.named_learner import NamedLearner, make_learner
+from p2prl.nodes.named_learner import learner_of
 from p2prl.nodes.process import emit, run_child
 from p2prl.nodes.publisher import Publisher
 from p2prl.nodes.recent import Recent
@@ -35,7 +35,7 @@ from p2prl.nodes.rings import keep_to_itself
 from p2prl.nodes.threads import Threads
 from p2prl.nodes.trainer_config import TrainerConfig
 from p2prl.nodes.wiring import publish_port
-from p2prl.registry import is_accelerated, make_agent, resolve_agent
+from p2prl.registry import resolve_agent
 from p2prl.replay.storage import ring_capacity
 from p2prl.wire import frames
 from p2prl.words import many
@@ -61,13 +61,13 @@ class Trainer:
         self.folder = Path(config.folder) / "checkpoints"
         self.device = ""
         self.learner: Learner | None = None
-        self.updates = 0
+        self.updates = self._sampled_before = 0
         self.progress = m.RunProgress(steps=0, episodes=0, return_mean=None, return_episodes=0)
         self.keeper = BestKeeper(self.folder, config.eval_episodes, config.goal, self._write)
-        self._sampled_before = 0
         #: Something is new since the last publication; something is to be published as soon as that can be.
         self._unpublished, self._hurry = False, False
         self._published_at = -1e9
+        self._ceiling_told: int | None = None
         #: Of the publication under way: the state behind a candidate, and whether its weights are new.
         self._behind: checkpoint.Snapshot | None = None
         self._changed = False
@@ -110,8 +110,7 @@ class Trainer:
         self.control.say_hello()  # it goes out meanwhile: the broker is to know that we are starting
         config = self.config
         self.device, self.learner = learner_of(config)
-        cls = resolve_agent(config.agent)
-        self.guard.advice = advice(cls, config.run.agent_settings, config.run.env_id)
+        self.guard.advice = advice(resolve_agent(config.agent), config.run.agent_settings, config.run.env_id)
         self.threads = Threads(most_threads(self.device), use_threads)
         checkpoint.tidy(self.folder)
         last = checkpoint.load_last(self.folder)
@@ -190,12 +189,20 @@ class Trainer:
         self._ask()
         until = self.loop.now() + (_MOMENT_S if self.config.rings else 0.0)
         while self.learner is not None and (batch := self.sampler.next_batch()) is not None:
-            if self.config.replay.fresh:
-                self.report()  # players may go on while this update is made
+            self._tell_players(idle=False)  # they may go on while this update is made
             self._update(batch)
             if self.loop.now() >= until:
                 return True
+        if self.learner is not None and not (self.publisher.busy or self._hurry):
+            self._tell_players(idle=True)  # with the weights that were just published
         return False
+
+    def _tell_players(self, idle: bool) -> None:
+        """Those who wait for room before they play: at once, if there is more."""
+        if self.config.replay.fresh:
+            self.sampler.limiter.idle(idle)
+            if self.sampler.limiter.insert_ceiling() != self._ceiling_told:
+                self.report()
 
     def _update(self, batch: Batch) -> None:
         assert self.learner is not None
@@ -280,6 +287,7 @@ class Trainer:
         if not self.guard.given_up:
             self._publish_if_due()  # the last of a burst of updates, while the next sessions are waited for
         state, reason = self._state()
+        self._ceiling_told = self.sampler.limiter.insert_ceiling() if self.learner is not None else None
         self.control.send(
             m.TrainerReport(
                 state=state,
@@ -288,7 +296,7 @@ class Trainer:
                 sampled=self.sampler.sampled_total if self.learner is not None else 0,
                 weights_version=self.publisher.version,
                 lag_mean=self._lags.means().get("lag"),
-                insert_ceiling=self.sampler.limiter.insert_ceiling() if self.learner is not None else None,
+                insert_ceiling=self._ceiling_told,
                 metrics=self._metrics.means(),
                 device=self.device,
                 updates_skipped=self.guard.skipped,
@@ -366,15 +374,6 @@ class Trainer:
             return False
         self._disk.passed()
         return True
-
-
-def learner_of(config: TrainerConfig) -> tuple[str, NamedLearner]:
-    """The device and the learner on it, which may import torch. Raises as `choose_device` and `make_learner`."""
-    run, cls = config.run, resolve_agent(config.agent)
-    device = choose_device(config.device, run.agent_name, is_accelerated(cls))
-    learner = make_learner(make_agent(cls, run.env, run.agent_settings), run.agent_name, device, run.seed)
-    flush_denormals()
-    return device, learner
 
 
 def child_main() -> int:

@@ -64,7 +64,7 @@ class WeightsDesk:
             "pull", at(publish_port(base)), config.keys, _PUBLISH_LIMITS, self._may_publish, PUBLISH
         )
         loop.on_readable(self._broadcast, self._on_subscription)
-        loop.on_readable(self._taking, self._on_publishing)
+        loop.on_readable(self._taking, self.take)
 
     def newer_than(self, version: int, keyframe: int = -1) -> list[Frame]:
         """The newest weights as frames, if they are newer, for somebody who has the keyframe of that version."""
@@ -95,7 +95,8 @@ class WeightsDesk:
                 self._expel(received.user)
                 return  # with its connection goes what else it asked for
 
-    def _on_publishing(self) -> None:
+    def take(self) -> None:
+        """What the trainer published; without anything new, nothing."""
         while (received := self._taking.receive()) is not None:
             try:
                 self._publish(received)

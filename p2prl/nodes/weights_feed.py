@@ -57,7 +57,7 @@ class WeightsFeed:
             "sub", endpoint(config.host, port), config.keys, config.server_key, _LIMITS
         )
         self._subscription = (port, socket)
-        self._loop.on_readable(socket, self._on_broadcast)
+        self._loop.on_readable(socket, self.take)
 
     def hang_up(self) -> None:
         """The host is elsewhere now, or the connection is of no use any more."""
@@ -95,7 +95,8 @@ class WeightsFeed:
         if sync.wants_pull(now):
             self._ask(m.WeightsAsk(have=sync.version, keyframe=self._players.stock.keyframe))
 
-    def _on_broadcast(self) -> None:
+    def take(self) -> None:
+        """Broadcasts that came. Before a word that lets players go on, so that they do so with the newest weights."""
         # What one of them leads to may hang up.
         while self._subscription is not None and (received := self._subscription[1].receive()) is not None:
             self.frames_came(received.frames)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from p2prl.net.addresses import endpoint
 from p2prl.net.keys import new_key_pair
 from p2prl.net.loop import Loop
 from p2prl.net.sockets import Limits, Network
+from p2prl.nodes import broker_file
 from p2prl.nodes.broker import Broker
 from p2prl.nodes.member import Member
 from p2prl.nodes.player import Player
@@ -174,6 +177,30 @@ def test_who_joins_between_keyframes_has_the_newest_and_can_read_what_follows(pl
         assert not place.publish(seed).whole
     run_until(place.loop, lambda: holds(member, 11))
     assert asked.version == 11
+
+
+def test_a_version_is_known_to_the_broker_after_a_kill_before_anybody_has_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the price of a few bytes written, not of a new file for each update of a quick learner."""
+    monkeypatch.setattr(broker_file, "save", lambda *_: None)
+    folder = place.broker.folder
+    for seed in range(3):
+        version = place.publish(seed).version
+        assert broker_file.load(folder).weights_version == version
+
+    def full(folder: Path, version: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    note = broker_file.note_version
+    monkeypatch.setattr(broker_file, "note_version", full)
+    place.publisher.publish(network_of(3), place.run.run_id, 3, False)
+    run_until(place.loop, lambda: place.broker.weights._held)
+    assert place.broker.weights.newer_than(version) == [], "it might come again after a kill"
+    monkeypatch.setattr(broker_file, "note_version", note)
+    place.broker.weights.publish_held()
+    assert place.broker.weights.newer_than(version) != []
+    assert broker_file.load(folder).weights_version == version + 1
 
 
 def test_who_missed_a_keyframe_gets_whole_weights(place: Place) -> None:

@@ -17,7 +17,7 @@ from p2prl.learn.contracts import ReplaySpec
 from p2prl.learn.spaces import env_spec
 from p2prl.net.keys import KeyPair
 from p2prl.nodes.device import choose_device
-from p2prl.nodes.trainer import learner_of
+from p2prl.nodes.named_learner import learner_of
 from p2prl.nodes.trainer_config import TrainerConfig
 from p2prl.registry import is_accelerated, resolve_agent
 from tests.unit.spool_kit import run_spec

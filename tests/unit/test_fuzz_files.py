@@ -186,6 +186,15 @@ def test_a_damaged_broker_file_makes_the_books_begin_anew(rng: random.Random) ->
         assert isinstance(broker_file.load(place), broker_file.Saved)
 
 
+@pytest.mark.parametrize("content", [b"", b"9\n", b"-000000000000009\n", b"9" * 40, b"00000000000000\xb29\n"])
+def test_a_damaged_version_of_the_weights_is_as_none(tmp_path: Path, content: bytes) -> None:
+    broker_file.save(tmp_path, broker_file.Saved(weights_version=4))
+    broker_file.note_version(tmp_path, 9)
+    assert broker_file.load(tmp_path).weights_version == 9
+    (tmp_path / broker_file.VERSION_NAME).write_bytes(content)
+    assert broker_file.load(tmp_path).weights_version == 4
+
+
 @many
 @given(seeded)
 def test_a_damaged_run_file_cannot_be_resumed(rng: random.Random) -> None:

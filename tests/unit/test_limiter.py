@@ -121,6 +121,24 @@ def test_a_queue_never_deadlocks(capacity: int, batch: int, bundle: int, order: 
     assert 0 <= inserted - consumed < max(capacity, batch) + bundle
 
 
+@given(sizes, sizes, sizes, st.lists(st.booleans(), min_size=50, max_size=200))
+def test_what_an_idle_learner_waits_for_is_room_beside_a_queues_capacity(
+    capacity: int, batch: int, bundle: int, order: list[bool]
+) -> None:
+    """It takes a batch at once; only while it is busy with one does another wait."""
+    limiter, inserted = QueueLimiter(capacity, batch), 0
+    for busy in order:
+        limiter.idle(not busy)
+        while inserted < limiter.insert_ceiling():
+            inserted += bundle
+        limiter.inserted(inserted)
+        most = max(capacity, batch) + (0 if busy else batch)
+        assert inserted - limiter.consumed_total >= most
+        if not busy and limiter.can_sample(batch):
+            limiter.sampled(batch)
+        assert inserted - limiter.consumed_total < max(capacity, batch) + bundle
+
+
 def test_ticks_that_were_lost_with_a_shard_do_not_block_a_queue_for_ever() -> None:
     limiter = QueueLimiter(capacity=100, batch=10)
     limiter.inserted(100)
