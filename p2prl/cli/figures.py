@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
 
 from rich.text import Text
 
-from p2prl.cli.output import count, safe
+from p2prl.cli.lines import books_parts
+from p2prl.cli.output import safe
 from p2prl.core.messages import Books
 
 _STATE_STYLES = {
@@ -65,30 +65,7 @@ def with_reason(line: Text, reason: str, width: int, most: int = 3) -> list[Text
 
 def books_line(books: Books, width: int = 0, spooled: str = "") -> Text:
     """Stored and pending always; what went wrong only when it did, and with its reasons if `width` allows."""
-    text = _books_text(books, spooled, with_reasons=True)
-    return text if not width or text.cell_len <= width else _books_text(books, spooled, with_reasons=False)
-
-
-def _books_text(books: Books, spooled: str, with_reasons: bool) -> Text:
-    text = Text(f"{count(books.stored)} stored, {count(books.pending)} pending{spooled}")
-    for name, why, style in (
-        ("refused", books.refused_reasons, "red"),
-        ("stale", {}, ""),
-        ("dropped", books.dropped_reasons, "yellow"),
-        ("duplicate", {}, ""),
-    ):
-        number: int = getattr(books, name)
-        if number:
-            told = reasons(why) if with_reasons else ""
-            text.append(", ").append(f"{count(number)} {name}" + (f" ({told})" if told else ""), style)
-    return text
-
-
-def reasons(counts: Mapping[str, int]) -> str:
-    """Counts by reason, the most frequent first.
-
-    >>> reasons({"oversize": 1, "not_finite": 2000})
-    'not_finite 2,000, oversize 1'
-    """
-    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return ", ".join(f"{safe(reason, 40)} {count(times)}" for reason, times in ordered)
+    text = Text.assemble(*books_parts(books, spooled))
+    if not width or text.cell_len <= width:
+        return text
+    return Text.assemble(*books_parts(books, spooled, with_reasons=False))

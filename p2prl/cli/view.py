@@ -14,7 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from p2prl.cli.bars import bars
-from p2prl.cli.figures import LABEL_WIDTH, books_line, figure, fitted, reasons, state_text, with_reason
+from p2prl.cli.figures import LABEL_WIDTH, books_line, figure, fitted, state_text, with_reason
+from p2prl.cli.lines import playing_on, reasons, spooled, versions_text
 from p2prl.cli.output import count, decimal, duration, safe
 from p2prl.core.messages import NodeStatus, ShardStatus, StatusReply
 from p2prl.nodes.report import Joined, MemberStatus
@@ -68,7 +69,7 @@ def ended(status: StatusReply) -> StatusReply:
 def member_view(status: MemberStatus, joined: Joined | None, width: int = 80) -> RenderableType:
     """A member of somebody's run."""
     lines = [_member_title(status, joined), Text()]
-    state = figure("state", state_text(status.state), _playing_on(status))
+    state = figure("state", state_text(status.state), playing_on(status))
     lines += with_reason(state, safe(status.reason), width)
     lines.append(
         figure(
@@ -78,8 +79,8 @@ def member_view(status: MemberStatus, joined: Joined | None, width: int = 80) ->
             f"episodes {count(status.episodes)}",
         )
     )
-    lines.append(figure("weights", _versions(status)))
-    lines.append(figure("bundles", books_line(status.books, spooled=_spooled(status))))
+    lines.append(figure("weights", versions_text(status)))
+    lines.append(figure("bundles", books_line(status.books, spooled=spooled(status))))
     lines += with_reason(figure("players", _players(status)), _player_trouble(status), width)
     return Group(*(fitted(line, width) for line in lines))
 
@@ -107,19 +108,6 @@ def _plain_return(status: StatusReply) -> str:
     if status.return_mean is None and status.return_mean_all is not None:
         return f"return {decimal(status.return_mean_all)} (of all play, which explores)"
     return f"return {decimal(status.return_mean)} (of {status.return_episodes})"
-
-
-def member_line(status: MemberStatus) -> str:
-    """A member in one plain line."""
-    told = "; ".join(part for part in (safe(status.reason), _playing_on(status)) if part)
-    parts = [
-        safe(status.state) + (f" ({told})" if told else ""),
-        f"host {safe(status.host_name) or '-'}",
-        f"steps {count(status.steps)} ({count(status.steps_per_s)}/s)",
-        f"weights {_versions(status)}",
-        f"bundles {books_line(status.books, spooled=_spooled(status)).plain}",
-    ]
-    return "  ".join(parts)
 
 
 def waiting_line(status: StatusReply) -> str:
@@ -316,24 +304,6 @@ def _member_title(status: MemberStatus, joined: Joined | None) -> Text:
     title.append(safe(joined.host_name), "bold cyan")
     title.append(f"   {safe(joined.env)} · {safe(joined.agent)} · {safe(joined.address)}:{joined.base_port}")
     return title
-
-
-def _playing_on(status: MemberStatus) -> str:
-    """What becomes of a member's work while its host is away."""
-    if status.state != "away":
-        return ""
-    return "playing on; what is played is kept here" if status.steps_per_s > 0 else "waiting for the host"
-
-
-def _spooled(status: MemberStatus) -> str:
-    return f" ({count(status.spooled)} on disk, {sized(status.spooled_bytes)})" if status.spooled else ""
-
-
-def _versions(status: MemberStatus) -> str:
-    if status.weights_version < 0:
-        return "none yet"
-    behind = max(0, status.current_version - status.weights_version)
-    return f"v{count(status.weights_version)}" + (f", {count(behind)} behind" if behind else ", current")
 
 
 def _players(status: MemberStatus) -> Text:
