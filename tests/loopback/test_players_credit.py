@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from p2prl.core import messages as m
-from p2prl.core.credit import Credit
+from p2prl.core.credit import GATHER_S, Credit
 from p2prl.net.loop import Loop
 from p2prl.net.sockets import Network
 from p2prl.nodes.players import Players, _Slot
@@ -25,10 +26,12 @@ class Seat:
         room: whether the window has some.
         taken: serials of the bundles that the member took.
         credits: what the player was told, by serial.
+        stopped_s: what the loop's clock says while it stands still; None while it goes.
     """
 
     def __init__(self) -> None:
-        self.loop = Loop()
+        self.stopped_s: float | None = None
+        self.loop = Loop(lambda: time.monotonic() if self.stopped_s is None else self.stopped_s)
         self.network, self.far = Network(self.loop), Network()
         self.room = True
         self.taken: list[int] = []
@@ -56,12 +59,21 @@ class Seat:
             assert isinstance(said, m.PlayerCredit)
             self.credits.append(said.serial)
 
+    def send(self, serial: int) -> None:
+        """Hand over a bundle."""
+        bundle = m.PlayerBundle(rank=0, serial=serial, ticks=1, steps=1, episodes=0, version=0)
+        self.socket.send([frames.encode(bundle), b"header", b"payload"])
+
     def give(self, *serials: int) -> None:
         """Hand over bundles; returns once they were taken."""
         for serial in serials:
-            bundle = m.PlayerBundle(rank=0, serial=serial, ticks=1, steps=1, episodes=0, version=0)
-            self.socket.send([frames.encode(bundle), b"header", b"payload"])
+            self.send(serial)
         run_until(self.loop, lambda: self.taken[-1:] == [serials[-1]])
+
+    def look(self) -> None:
+        """One turn of the loop, once a bundle has come that was not taken yet."""
+        assert self.players._socket.raw.poll(10_000)
+        self.loop._turn(busy=True)
 
     def close(self) -> None:
         self.players.close()
@@ -134,3 +146,25 @@ def test_where_bundles_come_fast_they_are_taken_after_a_moment_and_all_of_them(s
     seat.players.give_credit()
     run_until(seat.loop, lambda: seat.credits)
     assert seat.credits == [9]
+
+
+def test_where_bundles_come_fast_those_of_a_moment_are_taken_together(seat: Seat) -> None:
+    seat.slot.credit, seat.room = fast(), False
+    seat.stopped_s = seat.loop.now()
+    for serial in range(4):
+        seat.send(serial)
+        seat.look()
+        assert seat.taken == [0]
+    seat.stopped_s += GATHER_S
+    seat.look()  # the moment is over
+    seat.look()
+    assert seat.taken == [0, 1, 2, 3]
+
+
+def test_where_bundles_take_longer_each_is_taken_as_it_comes(seat: Seat) -> None:
+    seat.room = False
+    seat.stopped_s = seat.loop.now()
+    for serial in range(4):
+        seat.send(serial)
+        seat.look()
+        assert seat.taken[-1:] == [serial]
