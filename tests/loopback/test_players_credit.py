@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from p2prl.core import credit as credit_module
 from p2prl.core import messages as m
-from p2prl.core.credit import GATHER_S, Credit
+from p2prl.core.credit import GATHER_S, LEAST, Credit
 from p2prl.net.loop import Loop
 from p2prl.net.sockets import Network
 from p2prl.nodes.players import Players, _Slot
@@ -148,17 +149,17 @@ def test_where_bundles_come_fast_they_are_taken_after_a_moment_and_all_of_them(s
     assert seat.credits == [9]
 
 
-def test_where_bundles_come_fast_those_of_a_moment_are_taken_together(seat: Seat) -> None:
+def test_where_bundles_come_fast_the_next_is_taken_after_a_moment(seat: Seat) -> None:
     seat.slot.credit, seat.room = fast(), False
     seat.stopped_s = seat.loop.now()
-    for serial in range(4):
+    for serial in range(2):
         seat.send(serial)
         seat.look()
         assert seat.taken == [0]
     seat.stopped_s += GATHER_S
     seat.look()  # the moment is over
     seat.look()
-    assert seat.taken == [0, 1, 2, 3]
+    assert seat.taken == [0, 1]
 
 
 def test_where_bundles_take_longer_each_is_taken_as_it_comes(seat: Seat) -> None:
@@ -168,3 +169,26 @@ def test_where_bundles_take_longer_each_is_taken_as_it_comes(seat: Seat) -> None
         seat.send(serial)
         seat.look()
         assert seat.taken[-1:] == [serial]
+
+
+def test_large_bundles_get_no_more_credit_however_fast_they_come(
+    seat: Seat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(credit_module, "AHEAD_BYTES", 2 * len(b"payload"))
+    seat.stopped_s = seat.loop.now()
+    for serial in range(2 * LEAST):  # the second credit is of bundles that took no time
+        seat.send(serial)
+        seat.look()
+    assert len(seat.taken) == 2 * LEAST
+    assert seat.slot.credit.bundles == LEAST
+
+
+def test_a_bundle_of_the_player_that_sat_there_before_is_not_taken(seat: Seat) -> None:
+    """Here of one that has not said hello yet; what it says comes in order."""
+    before, seat.socket = seat.slot.route, seat.far.client("dealer", seat.players._endpoint, None, None)
+    seat.send(0)
+    seat.socket.send([frames.encode(m.PlayerHello(rank=0))])
+    run_until(seat.loop, lambda: seat.slot.route != before)
+    assert not seat.taken
+    seat.give(1)
+    assert seat.taken == [1]
