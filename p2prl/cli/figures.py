@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
 
 from rich.text import Text
 
-from p2prl.cli.output import count, safe
+from p2prl.cli.lines import books_parts, reasons
+from p2prl.cli.output import safe
 from p2prl.core.messages import Books
 
 _STATE_STYLES = {
@@ -62,41 +62,17 @@ def with_reason(line: Text, reason: str, width: int) -> list[Text]:
     return [line, *(figure("", Text(part)) for part in parts)]
 
 
-def books_line(books: Books, spooled: str = "") -> Text:
+def books_line(books: Books) -> Text:
     """Stored and pending always; what went wrong only when it did, and with its reasons."""
-    return _books_text(books, spooled, with_reasons=True)
+    return Text.assemble(*books_parts(books))
 
 
 def books_lines(books: Books, width: int, spooled: str = "") -> list[Text]:
     """The books as a figure; reasons that do not fit beside the counts stand below them."""
-    whole = figure("bundles", books_line(books, spooled))
+    whole = figure("bundles", Text.assemble(*books_parts(books, spooled)))
     if whole.cell_len <= width:
         return [whole]
     told = {"refused": reasons(books.refused_reasons), "dropped": reasons(books.dropped_reasons)}
     why = "; ".join(f"{name}: {text}" for name, text in told.items() if text and getattr(books, name))
-    return with_reason(figure("bundles", _books_text(books, spooled, with_reasons=False)), why, width)
-
-
-def _books_text(books: Books, spooled: str, with_reasons: bool) -> Text:
-    text = Text(f"{count(books.stored)} stored, {count(books.pending)} pending{spooled}")
-    for name, why, style in (
-        ("refused", books.refused_reasons, "red"),
-        ("stale", {}, ""),
-        ("dropped", books.dropped_reasons, "yellow"),
-        ("duplicate", {}, ""),
-    ):
-        number: int = getattr(books, name)
-        if number:
-            told = reasons(why) if with_reasons else ""
-            text.append(", ").append(f"{count(number)} {name}" + (f" ({told})" if told else ""), style)
-    return text
-
-
-def reasons(counts: Mapping[str, int]) -> str:
-    """Counts by reason, the most frequent first.
-
-    >>> reasons({"oversize": 1, "not_finite": 2000})
-    'not_finite 2,000, oversize 1'
-    """
-    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return ", ".join(f"{safe(reason, 40)} {count(times)}" for reason, times in ordered)
+    counts = Text.assemble(*books_parts(books, spooled, with_reasons=False))
+    return with_reason(figure("bundles", counts), why, width)

@@ -86,7 +86,7 @@ def join(
     verbose_: Verbose = False,
 ) -> int:
     """Join a run on this LAN and play for it."""
-    from p2prl.cli.reporters import for_member
+    from p2prl.cli.piped import for_member
     from p2prl.nodes.join import run_join
     from p2prl.nodes.options import JoinOptions
 

@@ -8,7 +8,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from p2prl.cli.figures import reasons, state_text
+from p2prl.cli.figures import state_text
+from p2prl.cli.lines import reasons
 from p2prl.cli.output import count, decimal, safe
 from p2prl.core.messages import NodeStatus
 from p2prl.words import many

@@ -184,7 +184,7 @@ def nodes_view(reply: NodesReply, host_fingerprint: str, now: float, width: int 
 
 def _trouble(entry: NodeEntry) -> str:
     """Why a node is kept out, and what was refused of it."""
-    from p2prl.cli.figures import reasons
+    from p2prl.cli.lines import reasons
     from p2prl.cli.output import safe
 
     refused = f"refused: {reasons(entry.refused)}" if entry.refused else ""

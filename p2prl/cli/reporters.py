@@ -1,149 +1,30 @@
-"""Who takes a host's or a member's events: a live view, plain lines, or JSON lines."""
+"""Who takes a host's or a member's events: a live view, or what piped.py has for where stdout is no terminal."""
 
 from __future__ import annotations
 
 import shlex
-import signal
 import sys
 import time
-from collections.abc import Callable
-from types import TracebackType
-from typing import Any, TypeVar
 
 from rich.console import Console
 
-from p2prl.cli import joincode, output, qr, shapes, view
-from p2prl.cli.screen import Screen, log_text
+from p2prl.cli import joincode, output, qr, view
+from p2prl.cli.lines import joined_line, left_line
+from p2prl.cli.piped import Clock, JsonHost, Plain, Reporter
+from p2prl.cli.screen import Screen
 from p2prl.cli.units import longer
 from p2prl.core.messages import CodeNews, StatusReply
 from p2prl.nodes.report import HostStarted, HostStopped, Joined, Left, MemberStatus
-from p2prl.words import many, why_ended
 
-_PLAIN_INTERVAL_S = 5.0
 #: A warning that comes and goes within so long is the same one.
 _SAME_S = 60.0
 _MOST_HISTORY = 2000
-Clock = Callable[[], float]
-_R = TypeVar("_R", bound="Reporter")
-
-
-class Reporter:
-    """What all have in common: debug lines only on request, and a context that gives the terminal back."""
-
-    def __init__(self, verbose: bool = False) -> None:
-        self._verbose = verbose
-
-    def __enter__(self: _R) -> _R:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Give the terminal back; may come twice."""
-
-    def log(self, level: str, source: str, text: str) -> None:
-        """A line for people, on stderr."""
-        if level != "debug" or self._verbose:
-            output.write_line(log_text(level, source, text).plain, sys.stderr)
-
-
-# --- JSON lines --------------------------------------------------------------------------------------
-
-
-class _Piped(Reporter):
-    """Writes to a pipe; a reader that goes away ends the command, as it does in any pipe."""
-
-    def __init__(self, verbose: bool = False) -> None:
-        super().__init__(verbose)
-        self._lost = 0
-
-    def _put(self, write: Callable[[], None], last: bool = False) -> None:
-        if not self._lost:
-            try:
-                write()
-                return
-            except BrokenPipeError:
-                output.silence_stdout()
-        self._lost += 1
-        if self._lost == 2 and not last:
-            # Not the first: after Ctrl-C on a pipeline the reader is gone before our own stop is under way,
-            # and a second signal would mean "now".
-            signal.raise_signal(signal.SIGINT)
-
-
-class _JsonLines(_Piped):
-    """Writes objects."""
-
-    def _write(self, value: dict[str, Any], last: bool = False) -> None:
-        self._put(lambda: output.write_json(value), last)
-
-
-class JsonHost(_JsonLines):
-    """`p2prl host --json`: `started` is the first line, whatever is heard before it."""
-
-    def __init__(self, verbose: bool = False) -> None:
-        super().__init__(verbose)
-        self._started = False
-
-    def started(self, info: HostStarted) -> None:
-        """HostReporter.started."""
-        self._started = True
-        self._write(shapes.host_started(info))
-
-    def code(self, news: CodeNews) -> None:
-        """HostReporter.code."""
-        self._write(shapes.host_code(news))
-
-    def status(self, status: StatusReply) -> None:
-        """HostReporter.status."""
-        if self._started:
-            self._write(shapes.host_progress(status), last=bool(status.stopping))
-
-    def stopped(self, info: HostStopped) -> None:
-        """HostReporter.stopped."""
-        self._write(shapes.host_stopped(info), last=True)
-
-
-class JsonMember(_JsonLines):
-    """`p2prl join --json`."""
-
-    def joined(self, info: Joined) -> None:
-        """MemberReporter.joined."""
-        self._write(shapes.member_joined(info))
-
-    def status(self, status: MemberStatus) -> None:
-        """MemberReporter.status."""
-        self._write(shapes.member_progress(status))
-
-    def left(self, info: Left) -> None:
-        """MemberReporter.left."""
-        self._write(shapes.member_left(info), last=True)
 
 
 # --- plain lines -------------------------------------------------------------------------------------
 
 
-class _Plain(_Piped):
-    def __init__(self, verbose: bool = False, now: Clock = time.monotonic) -> None:
-        super().__init__(verbose)
-        self._now = now
-        self._told = now() - _PLAIN_INTERVAL_S
-
-    def _due(self) -> bool:
-        """True about every five seconds."""
-        due = self._now() - self._told >= _PLAIN_INTERVAL_S
-        if due:
-            self._told = self._now()
-        return due
-
-    def _line(self, line: str, last: bool = False) -> None:
-        self._put(lambda: output.write_line(line), last)
-
-
-class PlainHost(_Plain):
+class PlainHost(Plain):
     """`p2prl host` where stdout is no terminal."""
 
     def __init__(self, verbose: bool = False, now: Clock = time.monotonic) -> None:
@@ -186,31 +67,6 @@ class PlainHost(_Plain):
             self._line(view.run_line(view.ended(info.last)), last=True)
         for line in stopped_lines(info, self._info):
             self._line(line, last=True)
-
-
-class PlainMember(_Plain):
-    """`p2prl join` where stdout is no terminal."""
-
-    def __init__(self, verbose: bool = False, now: Clock = time.monotonic) -> None:
-        super().__init__(verbose, now)
-        self._state = ("", "")
-
-    def joined(self, info: Joined) -> None:
-        """MemberReporter.joined."""
-        self._line(joined_line(info))
-
-    def status(self, status: MemberStatus) -> None:
-        """MemberReporter.status; a change of state is told at once."""
-        state = (status.state, status.reason)
-        if self._due() or state != self._state:
-            self._line(view.member_line(status))
-        self._state = state
-
-    def left(self, info: Left) -> None:
-        """MemberReporter.left."""
-        if info.last is not None:
-            self._line(view.member_line(info.last), last=True)
-        self._line(left_line(info), last=True)
 
 
 # --- live views --------------------------------------------------------------------------------------
@@ -311,7 +167,7 @@ class LiveMember(_Live):
         self._say(left_line(info))
 
 
-# --- lines that plain and live share -----------------------------------------------------------------
+# --- lines that a host's plain and live share -----------------------------------------------------------------
 
 
 def started_lines(info: HostStarted) -> list[str]:
@@ -358,37 +214,12 @@ def _detail(info: HostStopped) -> str:
     return ", ".join(told)
 
 
-def joined_line(info: Joined) -> str:
-    """Whose run this is."""
-    run = f"{output.safe(info.env)} with {output.safe(info.agent)}"
-    players = many(info.players, "player")
-    where = f"{output.safe(info.host_name)} at {output.safe(info.address)}:{info.base_port}"
-    return f"joined {where}: {run}, {players}"
-
-
-def left_line(info: Left) -> str:
-    """Why it ended, and what was given; an error's text is what the command itself ends with."""
-    why = {"signal": info.text or "stopped here", "stopped": why_ended(info.text)}.get(
-        info.reason, info.reason
-    )
-    why, books = output.safe(why), info.books
-    return f"left: {why}; {output.count(books.stored)} of {many(books.produced, 'bundle')} stored"
-
-
 def for_host(json: bool, verbose: bool) -> JsonHost | PlainHost | LiveHost:
     """The reporter that fits stdout."""
     if json:
         return JsonHost(verbose)
     console = terminal()
     return PlainHost(verbose) if console is None else LiveHost(console, verbose)
-
-
-def for_member(json: bool, verbose: bool) -> JsonMember | PlainMember | LiveMember:
-    """The reporter that fits stdout."""
-    if json:
-        return JsonMember(verbose)
-    console = terminal()
-    return PlainMember(verbose) if console is None else LiveMember(console, verbose)
 
 
 def terminal() -> Console | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import datetime
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.control import Control
@@ -16,7 +15,7 @@ from rich.live import Live
 from rich.segment import ControlType, Segment
 from rich.text import Text
 
-from p2prl.cli.output import safe
+from p2prl.cli.lines import log_parts
 
 #: (width, height) -> what to draw; asked anew for each drawing, so that a resized terminal is filled rightly.
 Build = Callable[[int, int], RenderableType]
@@ -36,9 +35,8 @@ def plain_console() -> Console:
 
 def log_text(level: str, source: str, text: str) -> Text:
     """A log line as a person sees it."""
-    line = Text(f"{datetime.now():%H:%M:%S} ", "dim")
-    line.append(f"{safe(source, 20)}: ", "cyan")
-    return line.append(safe(text), _LEVEL_STYLES.get(level, ""))
+    when, where, what = log_parts(source, text)
+    return Text(when, "dim").append(where, "cyan").append(what, _LEVEL_STYLES.get(level, ""))
 
 
 class Screen:

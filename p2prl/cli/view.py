@@ -14,6 +14,7 @@ from rich.text import Text
 
 from p2prl.cli.bars import bars
 from p2prl.cli.figures import books_line, books_lines, figure, fitted, state_text, with_reason
+from p2prl.cli.lines import OVER, playing_on, spooled, versions_text
 from p2prl.cli.node_table import NodeTable, node_count
 from p2prl.cli.output import count, decimal, duration, safe
 from p2prl.core.messages import ShardStatus, StatusReply
@@ -28,7 +29,6 @@ _MOST_NAMES = 3
 #: Trainer's states whose reason is a warning.
 _LOUD = ("stalled", "failed")
 #: A member's states once nobody plays any more.
-_OVER = ("stopped", "failed")
 
 
 def run_view(
@@ -71,19 +71,19 @@ def ended(status: StatusReply) -> StatusReply:
 def member_view(status: MemberStatus, joined: Joined | None, width: int = 80) -> RenderableType:
     """A member of somebody's run."""
     lines = [_member_title(status, joined), Text()]
-    state = figure("state", state_text(status.state), _playing_on(status))
+    state = figure("state", state_text(status.state), playing_on(status))
     lines += with_reason(state, safe(status.reason), width)
     lines.append(
         figure(
             "steps",
             count(status.steps),
-            "" if status.state in _OVER else f"{count(status.steps_per_s)}/s",
+            "" if status.state in OVER else f"{count(status.steps_per_s)}/s",
             f"episodes {count(status.episodes)}",
         )
     )
-    lines.append(figure("weights", _versions(status)))
-    lines += books_lines(status.books, width, _spooled(status))
-    if status.state not in _OVER:
+    lines.append(figure("weights", versions_text(status)))
+    lines += books_lines(status.books, width, spooled(status))
+    if status.state not in OVER:
         lines += with_reason(figure("players", _players(status)), _player_trouble(status), width)
     return Group(*(fitted(line, width) for line in lines))
 
@@ -111,20 +111,6 @@ def _plain_return(status: StatusReply) -> str:
     if status.return_mean is None and status.return_mean_all is not None:
         return f"return - (all slots {decimal(status.return_mean_all)})"
     return f"return {decimal(status.return_mean)} (of {status.return_episodes})"
-
-
-def member_line(status: MemberStatus) -> str:
-    """A member in one plain line."""
-    told = "; ".join(part for part in (safe(status.reason), _playing_on(status)) if part)
-    parts = [
-        safe(status.state) + (f" ({told})" if told else ""),
-        f"host {safe(status.host_name) or '-'}",
-        f"steps {count(status.steps)}"
-        + ("" if status.state in _OVER else f" ({count(status.steps_per_s)}/s)"),
-        f"weights {_versions(status)}",
-        f"bundles {books_line(status.books, spooled=_spooled(status)).plain}",
-    ]
-    return "  ".join(parts)
 
 
 def waiting_line(status: StatusReply) -> str:
@@ -268,24 +254,6 @@ def _member_title(status: MemberStatus, joined: Joined | None) -> Text:
     title.append(safe(joined.host_name), "bold cyan")
     title.append(f"   {safe(joined.env)} · {safe(joined.agent)} · {safe(joined.address)}:{joined.base_port}")
     return title
-
-
-def _playing_on(status: MemberStatus) -> str:
-    """What becomes of a member's work while its host is away."""
-    if status.state != "away":
-        return ""
-    return "playing on; what is played is kept here" if status.steps_per_s > 0 else "waiting for the host"
-
-
-def _spooled(status: MemberStatus) -> str:
-    return f" ({count(status.spooled)} on disk, {sized(status.spooled_bytes)})" if status.spooled else ""
-
-
-def _versions(status: MemberStatus) -> str:
-    if status.weights_version < 0:
-        return "none yet"
-    behind = max(0, status.current_version - status.weights_version)
-    return f"v{count(status.weights_version)}" + (f", {count(behind)} behind" if behind else ", current")
 
 
 def _players(status: MemberStatus) -> Text:

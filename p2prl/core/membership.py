@@ -9,9 +9,6 @@ from typing import Literal
 from p2prl.core.ladder import levels_of
 from p2prl.core.messages import Seat
 
-#: Members at a time; each costs memory here and a row in every status.
-MAX_MEMBERS = 1000
-
 State = Literal["starting", "working", "stalled", "paused", "gone"]
 Event = Literal["hello", "progress", "no_progress", "pause", "silent", "goodbye"]
 

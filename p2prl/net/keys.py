@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import os
 import stat
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
@@ -20,6 +19,8 @@ import zmq
 from filelock import FileLock, Timeout
 
 from p2prl.errors import AlreadyRunning, P2prlError
+from p2prl.net.key_pair import KeyPair as KeyPair
+from p2prl.net.key_pair import new_key_pair as new_key_pair
 
 #: Crockford's base 32: no letter that can be mistaken for a digit when read aloud.
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
@@ -29,23 +30,9 @@ _MAX_KEY_FILE_BYTES = 4096
 _CREATE_TIMEOUT_S = 10.0
 
 
-@dataclass(frozen=True)
-class KeyPair:
-    """A CURVE key pair, in Z85 (40 characters each). The secret is kept out of `repr`, and so out of logs."""
-
-    public: str
-    secret: str = field(repr=False)
-
-
 class _KeyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     public: str
     secret: str
-
-
-def new_key_pair() -> KeyPair:
-    """A fresh key pair that is written nowhere."""
-    public, secret = zmq.curve_keypair()
-    return KeyPair(public.decode("ascii"), secret.decode("ascii"))
 
 
 def fingerprint(public: str) -> str:

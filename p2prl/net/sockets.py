@@ -16,7 +16,7 @@ import zmq
 
 from p2prl.errors import LocalProtocolError, P2prlError
 from p2prl.net.handshakes import HandshakeWatch
-from p2prl.net.keys import KeyPair
+from p2prl.net.key_pair import KeyPair
 from p2prl.net.received import Frame as Frame
 from p2prl.net.received import Received as Received
 from p2prl.net.received import as_came, text_of

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
-import psutil
 
 from p2prl.blame import raised
 from p2prl.core import messages as m
@@ -36,6 +35,7 @@ from p2prl.net.loop import Loop
 from p2prl.net.sockets import Limits, Network
 from p2prl.nodes.evaluator import Evaluator
 from p2prl.nodes.player_faults import SchemaDiffers, failure_kind, hopeless, other_columns
+from p2prl.nodes.priority import step_back
 from p2prl.nodes.process import run_child
 from p2prl.nodes.wiring import PlayerConfig
 from p2prl.registry import (
@@ -55,9 +55,6 @@ log = logging.getLogger("p2prl")
 _LIMITS = Limits(message_bytes=-1, send_messages=100, receive_messages=100)
 #: A bundle that takes longer than this is told of while it is played, and then each time that so long went by.
 _TELL_S = 1.0
-#: How far a player steps back behind other programs, and how far anyone can.
-_NICE, _NICEST = 10, 19
-_AUTOGROUP = Path("/proc/self/autogroup")
 #: With `drop_oldest`: finished bundles kept here while the window is full; only the newest where what waits grows old.
 _BACKLOG = 4
 
@@ -343,22 +340,6 @@ def rollout_of(
     if make_vector is None:
         return Rollout(make_env, spec, schema, actor, **places)
     return VectorRollout(make_vector, spec, schema, actor, **places)
-
-
-def step_back() -> None:
-    """Let everything else on this machine go first: its owner's programs, and a host's own trainer."""
-    me = psutil.Process()
-    try:
-        me.nice(psutil.BELOW_NORMAL_PRIORITY_CLASS if os.name == "nt" else min(_NICEST, me.nice() + _NICE))
-    except (psutil.Error, OSError) as error:
-        log.debug("the priority stays as it is: %s", error)
-    # Linux shares a processor out among sessions first (sched(7), autogroup), and a player has one of its own: its
-    # niceness alone would count for nothing against other programs.
-    if _AUTOGROUP.exists():
-        try:
-            _AUTOGROUP.write_text(str(_NICE))
-        except OSError as error:
-            log.debug("the session's priority stays as it is: %s", error)
 
 
 def remove_orphaned_socket(endpoint: str, member_pid: int) -> None:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import msgspec
 
-from p2prl.core.membership import MAX_MEMBERS
 from p2prl.core.messages import CodeNews, RunSpec, Seat
-from p2prl.net.keys import KeyPair
+from p2prl.net.key_pair import KeyPair
 from p2prl.nodes.grace import CHILD_S
 from p2prl.replay.params import ReplayKind
+
+#: Members at a time; each costs memory in the broker and a row in every status.
+MAX_MEMBERS = 1000
 
 
 class Staff(msgspec.Struct, frozen=True):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 
 import pytest
 
+from p2prl.core import credit as credit_module
 from p2prl.core import messages as m
-from p2prl.core.credit import Credit
+from p2prl.core.credit import GATHER_S, LEAST, Credit
 from p2prl.net.loop import Loop
 from p2prl.net.sockets import Network
 from p2prl.nodes.players import Players
@@ -27,10 +29,12 @@ class Seat:
         taken: serials of the bundles that the member took.
         credits: what the player was told, by serial.
         moves: how often the member was told that the player is further in a bundle.
+        stopped_s: what the loop's clock says while it stands still; None while it goes.
     """
 
     def __init__(self) -> None:
-        self.loop = Loop()
+        self.stopped_s: float | None = None
+        self.loop = Loop(lambda: time.monotonic() if self.stopped_s is None else self.stopped_s)
         self.network, self.far = Network(self.loop), Network()
         self.room = True
         self.taken: list[int] = []
@@ -68,12 +72,21 @@ class Seat:
         self.socket.send([frames.encode(m.PlayerProgress(rank=0, steps=steps))])
         run_until(self.loop, lambda: self.players.under_way == steps)
 
+    def send(self, serial: int) -> None:
+        """Hand over a bundle."""
+        bundle = m.PlayerBundle(rank=0, serial=serial, ticks=1, steps=1, episodes=0, version=0)
+        self.socket.send([frames.encode(bundle), b"header", b"payload"])
+
     def give(self, *serials: int) -> None:
         """Hand over bundles; returns once they were taken."""
         for serial in serials:
-            bundle = m.PlayerBundle(rank=0, serial=serial, ticks=1, steps=1, episodes=0, version=0)
-            self.socket.send([frames.encode(bundle), b"header", b"payload"])
+            self.send(serial)
         run_until(self.loop, lambda: self.taken[-1:] == [serials[-1]])
+
+    def look(self) -> None:
+        """One turn of the loop, once a bundle has come that was not taken yet."""
+        assert self.players._socket.raw.poll(10_000)
+        self.loop._turn(busy=True)
 
     def close(self) -> None:
         self.players.close()
@@ -162,3 +175,48 @@ def test_a_player_in_the_middle_of_a_long_bundle_works_and_its_steps_count_once(
     seat.progress(5)
     seat.progress(0)  # the next one has begun
     assert seat.moves == 3, "where no step was made, nothing moved"
+
+
+def test_where_bundles_come_fast_the_next_is_taken_after_a_moment(seat: Seat) -> None:
+    seat.slot.credit, seat.room = fast(), False
+    seat.stopped_s = seat.loop.now()
+    for serial in range(2):
+        seat.send(serial)
+        seat.look()
+        assert seat.taken == [0]
+    seat.stopped_s += GATHER_S
+    seat.look()  # the moment is over
+    seat.look()
+    assert seat.taken == [0, 1]
+
+
+def test_where_bundles_take_longer_each_is_taken_as_it_comes(seat: Seat) -> None:
+    seat.room = False
+    seat.stopped_s = seat.loop.now()
+    for serial in range(4):
+        seat.send(serial)
+        seat.look()
+        assert seat.taken[-1:] == [serial]
+
+
+def test_large_bundles_get_no_more_credit_however_fast_they_come(
+    seat: Seat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(credit_module, "AHEAD_BYTES", 2 * len(b"payload"))
+    seat.stopped_s = seat.loop.now()
+    for serial in range(2 * LEAST):  # the second credit is of bundles that took no time
+        seat.send(serial)
+        seat.look()
+    assert len(seat.taken) == 2 * LEAST
+    assert seat.slot.credit.bundles == LEAST
+
+
+def test_a_bundle_of_the_player_that_sat_there_before_is_not_taken(seat: Seat) -> None:
+    """Here of one that has not said hello yet; what it says comes in order."""
+    before, seat.socket = seat.slot.route, seat.far.client("dealer", seat.players._endpoint, None, None)
+    seat.send(0)
+    seat.socket.send([frames.encode(m.PlayerHello(rank=0))])
+    run_until(seat.loop, lambda: seat.slot.route != before)
+    assert not seat.taken
+    seat.give(1)
+    assert seat.taken == [1]

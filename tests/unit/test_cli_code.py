@@ -14,7 +14,8 @@ from rich.console import Console
 from p2prl.cli import output, qr, shapes
 from p2prl.cli.invite import code_line, code_object
 from p2prl.cli.joincode import JoinCode, dial_command
-from p2prl.cli.reporters import JsonHost, LiveHost, PlainHost
+from p2prl.cli.piped import JsonHost
+from p2prl.cli.reporters import LiveHost, PlainHost
 from p2prl.core.messages import CodeNews
 from tests.unit import cli_samples as samples
 from tests.unit.test_cli_screen import Clock, screen_of, written

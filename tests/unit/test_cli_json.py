@@ -14,7 +14,8 @@ import pytest
 from p2prl.cli import output, shapes
 from p2prl.cli.invite import code_object
 from p2prl.cli.nodes import nodes_object
-from p2prl.cli.reporters import JsonHost, JsonMember, PlainHost, PlainMember
+from p2prl.cli.piped import JsonHost, JsonMember, PlainMember
+from p2prl.cli.reporters import PlainHost
 from p2prl.core.messages import CodeNews, NodeEntry, NodesReply
 from p2prl.nodes.report import HostStopped
 from tests.unit import cli_samples as samples

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from p2prl.cli.reporters import LiveHost, LiveMember, left_line, stopped_lines
+from p2prl.cli.lines import left_line
+from p2prl.cli.reporters import LiveHost, LiveMember, stopped_lines
 from p2prl.cli.screen import Screen
 from p2prl.core.messages import Books
 from p2prl.nodes.report import HostStopped, Left

@@ -10,6 +10,7 @@ from rich.console import Console, RenderableType
 
 from p2prl.cli import view
 from p2prl.cli.joincode import code_text, join_hint
+from p2prl.cli.lines import member_line
 from p2prl.cli.output import safe
 from p2prl.cli.status import _print_views as show
 from p2prl.core.messages import Books, Evaluating, Evaluation, PlayerReport, ShardStatus
@@ -323,7 +324,7 @@ def test_hostile_names_never_reach_the_terminal() -> None:
         *drawn(view.run_view(reply)),
         *drawn(view.member_view(seat, None)),
         view.run_line(reply),
-        view.member_line(seat),
+        member_line(seat),
     ]
     told = [char for line in lines for char in line if unicodedata.category(char) in ("Cc", "Cf", "Zl", "Zp")]
     assert told == []
@@ -365,7 +366,7 @@ def test_at_its_end_a_member_has_no_players_and_no_speed() -> None:
         assert f"state    {state}" in text
         assert "123,456   episodes 812" in text
         assert "players" not in text
-        assert view.member_line(last).startswith(f"{state}  host attic  steps 123,456  weights")
+        assert member_line(last).startswith(f"{state}  host attic  steps 123,456  weights")
 
 
 def test_a_member_says_what_waits_on_disk_and_that_it_plays_on() -> None:
@@ -373,16 +374,16 @@ def test_a_member_says_what_waits_on_disk_and_that_it_plays_on() -> None:
         state="away", reason="attic was not heard for 25 s", spooled=790, spooled_bytes=64_200_000
     )
     told = "\n".join(drawn(view.member_view(away, samples.JOINED), 120))
-    for text in (told, view.member_line(away)):
+    for text in (told, member_line(away)):
         assert "12 pending (790 on disk, 64.2 MB)" in text
         assert "attic was not heard for 25 s" in text
         assert "playing on" in text
     still = samples.member(state="away", reason="attic was not heard for 25 s", steps_per_s=0.0)
-    assert "playing on" not in view.member_line(still)
-    assert "waiting for the host" in view.member_line(still)
-    assert "waiting for the host" not in view.member_line(samples.member())
-    assert "on disk" not in view.member_line(still)
-    assert "playing on" not in view.member_line(samples.member())
+    assert "playing on" not in member_line(still)
+    assert "waiting for the host" in member_line(still)
+    assert "waiting for the host" not in member_line(samples.member())
+    assert "on disk" not in member_line(still)
+    assert "playing on" not in member_line(samples.member())
 
 
 def test_why_a_member_does_not_play_is_told_to_its_end() -> None:

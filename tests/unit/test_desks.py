@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from p2prl.core import messages as m
 from p2prl.core.bounds import MAX_COUNT
 from p2prl.core.ledger import MAX_REMEMBERED, Ledger
-from p2prl.core.membership import MAX_MEMBERS, Roster
+from p2prl.core.membership import Roster
 from p2prl.errors import LocalProtocolError
 from p2prl.nodes.broker_file import Saved
 from p2prl.nodes.member_desk import MemberDesk
@@ -20,6 +20,7 @@ from p2prl.nodes.receipts import cut_receipts
 from p2prl.nodes.recorder import Recorder
 from p2prl.nodes.shard_desk import ShardDesk
 from p2prl.nodes.status import bounded_status
+from p2prl.nodes.wiring import MAX_MEMBERS
 from p2prl.wire import frames
 
 KEY = "k" * 40

@@ -9,10 +9,15 @@ import pytest
 
 #: A joiner's member holds neither arrays nor environments; a player needs no way onto the network but its member's.
 FORBIDDEN = {
-    "p2prl.nodes.join": ("numpy", "gymnasium", "torch", "lz4", "zeroconf", "asyncio", "spake2"),
+    "p2prl.nodes.join": ("numpy", "gymnasium", "torch", "lz4", "zeroconf", "asyncio", "spake2", "rich"),
+    "p2prl.cli.join": ("numpy", "gymnasium", "torch", "lz4", "zeroconf", "asyncio", "rich"),
+    "p2prl.cli.piped": ("numpy", "gymnasium", "torch", "lz4", "zeroconf", "asyncio", "rich"),
     "p2prl.cli.reporters": ("numpy", "gymnasium", "torch", "lz4", "zeroconf", "asyncio"),
     "p2prl.nodes.broker": ("numpy", "gymnasium", "torch", "lz4", "zeroconf"),
-    "p2prl.nodes.player": ("torch", "zeroconf", "typer", "rich", "asyncio"),
+    "p2prl.nodes.player": (
+        *("torch", "zeroconf", "typer", "rich", "asyncio", "psutil", "filelock", "platformdirs"),
+        "p2prl.core.membership",
+    ),
     "p2prl.nodes.shard": ("gymnasium", "torch", "zeroconf", "typer", "rich"),
 }
 

@@ -56,3 +56,10 @@ def test_after_a_pause_what_was_before_it_counts_no_more() -> None:
 def test_one_piece_after_a_pause_is_no_rate() -> None:
     shown = looked({**dict.fromkeys(range(1, 21), 50), 3600: 50}, 3700)
     assert shown[30:] == [0.0] * 3670
+
+
+def test_it_is_over_three_pieces_at_least_and_over_ten_seconds() -> None:
+    rare = looked({10: 100, 20: 200, 30: 300, 40: 400}, 40)
+    assert rare[-1] == (200 + 300 + 400) / 30
+    often = looked({second: second for second in range(1, 31)}, 30)
+    assert often[-1] == sum(range(21, 31)) / 10

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from p2prl.core.messages import SampleAsk, SampleReply
 from p2prl.core.schema import DTYPE_SIZES, RESET, Column, SessionSchema
 from p2prl.errors import LimitsForbid
+from p2prl.learn import gathering
 from p2prl.learn.contracts import Array, ReplaySpec
 from p2prl.learn.gathering import Gatherer
 from p2prl.learn.sampling import Sampler
@@ -233,10 +234,44 @@ def test_batches_are_what_was_drawn_of_all_shards(
     while (batch := taker.next_batch(8)) is not None:
         check(batch, window)
         got += batch[-1].tolist()
+        assert taker.waiting == len(wanted) - len(got)
+        assert {version // 1000 for version in batch[-1].tolist()} == {0, 1}, "all of one shard"
     assert sorted(got) == wanted
     assert taker.overwritten == taker.waiting == 0
     assert taker.given == len(got)
     taker.tell()
+    assert not caplog.text
+
+
+def test_what_shards_drew_is_shuffled(memory: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the first batches would all be of the first shard, as here, where each batch is gathered alone."""
+    monkeypatch.setattr(gathering, "_AT_ONCE_BYTES", 1)
+    stores, taker = [shared(descriptor) for descriptor in memory], gatherer(memory)
+    for at, store in enumerate(stores):
+        fill(store, 30, first=1000 * at)
+    taker.add(
+        [told(taker, at, store.sample(40, 0, 0))[0] for at, store in enumerate(stores)],
+        np.random.default_rng(1),
+    )
+    batch = taker.next_batch(8)
+    assert batch is not None
+    assert {version // 1000 for version in batch[-1].tolist()} == {0, 1}
+
+
+def test_a_few_that_were_overwritten_are_not_told(
+    memory: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="p2prl")
+    store, taker = shared(memory[0]), gatherer(memory)
+    fill(store, PLACES)
+    part = told(taker, 0, store.sample(400, 0, 0))[0]
+    taker.add([part], np.random.default_rng(1))
+    oldest = part[-1].min()
+    fill(store, int(oldest) + 1, first=PLACES)
+    while (batch := taker.next_batch(8)) is not None:
+        check(batch)
+    taker.tell()
+    assert 0 < taker.overwritten == (part[-1] == oldest).sum() <= 0.01 * taker.given, taker.given
     assert not caplog.text
 
 

@@ -48,6 +48,7 @@ def test_of_many_bundles_the_bad_one_alone_is_refused_and_counted(tmp_path: Path
     assert words[1].verdict.reason == "bad_codec"
     assert shard.counters.refused_by_node == {"other": {"bad_codec": 1}}
     assert shard.sessions == 8
+    assert shard.counters.stored == 2
     shard.close()
     again = open_shard(tmp_path)
     assert again.sessions == 8
