@@ -5,12 +5,17 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
+import time
 from pathlib import Path
 
 log = logging.getLogger("p2prl")
 
+#: How far a player steps back.
 _NICE = 10
 _AUTOGROUP = Path("/proc/self/autogroup")
+#: As many processes as start at once here, and more: each needs a turn of its own.
+_AGAIN_S, _TRIES = 0.13, 100
 
 
 def step_back() -> None:
@@ -22,15 +27,40 @@ def step_back() -> None:
             psutil.Process().nice(psutil.BELOW_NORMAL_PRIORITY_CLASS)
         except psutil.Error as error:
             log.debug("the priority stays as it is: %s", error)
-    else:
-        try:
-            os.nice(_NICE)  # no further than anybody can
-        except OSError as error:
-            log.debug("the priority stays as it is: %s", error)
-    # Linux shares a processor out among sessions first (sched(7), autogroup), and a player has one of its own: its
-    # niceness alone would count for nothing against other programs.
-    if _AUTOGROUP.exists():
-        try:
-            _AUTOGROUP.write_text(str(_NICE))
-        except OSError as error:
-            log.debug("the session's priority stays as it is: %s", error)
+        return
+    try:
+        os.nice(_NICE)  # no further than anybody can
+    except OSError as error:
+        log.debug("the priority stays as it is: %s", error)
+    keep_niceness()
+
+
+def keep_niceness() -> None:
+    """Let this process's niceness count in a session of its own, as each child process has one: `nice p2prl host`.
+
+    Linux shares a processor out among sessions first, and looks at niceness within one alone (sched(7), autogroup).
+    """
+    if sys.platform == "win32" or not _AUTOGROUP.exists():
+        return
+    niceness = os.nice(0)
+    if niceness > 0 and not _written(niceness):
+        threading.Thread(target=_write_later, args=(niceness,), name="niceness", daemon=True).start()
+
+
+def _write_later(niceness: int) -> None:
+    for _ in range(_TRIES):
+        time.sleep(_AGAIN_S)
+        if _written(niceness):
+            return
+    log.debug("the session's priority stays as it is: the system was busy")
+
+
+def _written(niceness: int) -> bool:
+    """False if it is to be tried again: who is not root may write one session's a tenth of a second, all told."""
+    try:
+        _AUTOGROUP.write_text(str(niceness))
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        log.debug("the session's priority stays as it is: %s", error)
+    return True

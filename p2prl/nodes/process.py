@@ -31,6 +31,7 @@ from p2prl.errors import (
 from p2prl.net.loop import Loop
 from p2prl.net.sockets import PortTaken
 from p2prl.nodes.grace import CHILD_S
+from p2prl.nodes.priority import keep_niceness
 from p2prl.python_warnings import one_line_each
 
 LOG_FORMAT = "%(levelname)s %(message)s"
@@ -86,6 +87,7 @@ def run_child(config_type: type[ConfigT], main: Callable[[ConfigT, Loop], int]) 
         return 1
     config = decode_config(line, config_type)
     _allow_many_connections()
+    keep_niceness()
     loop = Loop()
     grace_s = getattr(config, "grace_s", CHILD_S)
     threading.Thread(target=_watch_parent, args=(loop, grace_s), name="parent-watch", daemon=True).start()

@@ -127,12 +127,14 @@ class Lacking(MetaPathFinder):
 @pytest.fixture
 def without_extras(monkeypatch: pytest.MonkeyPatch) -> None:
     """As `pip install p2prl` leaves it: no package that only an environment's extra brings."""
-    lacking = Lacking("Box2D", "minigrid", "mobile_env", "torch", "pygame")
+    lacking = Lacking("Box2D", "minigrid", "mobile_env", "torch", "pygame", "ale_py")
     monkeypatch.setattr(sys, "meta_path", [lacking, *sys.meta_path])
     ours = ("gymnasium.envs.box2d", "p2prl_envs.minigrid", "p2prl_envs.mobile")
     for name in list(sys.modules):
         if name.startswith(ours) or name.partition(".")[0] in lacking.modules:
             monkeypatch.delitem(sys.modules, name)
+    for env_id in [name for name in gym.registry if name.startswith("ALE/")]:
+        monkeypatch.delitem(gym.registry, env_id)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import mmap
 import os
 import subprocess
@@ -101,6 +102,7 @@ def test_elsewhere_samples_go_through_sockets(
             os, "open", lambda path, *how: opened("/none" if "/proc/" in str(path) else path, *how)
         )
     settings = ["replay.kind=prioritised"] if why == "prioritised" else []
+    gc.collect()  # what other tests left is not to be closed meanwhile
     before = open_files() if sys.platform == "linux" else 0
     plan, rings, given, trainer = planned(tmp_path, *settings)
     assert not before or open_files() == before, "a descriptor was left open"
