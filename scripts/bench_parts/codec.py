@@ -70,7 +70,7 @@ def _pictures(game: str, policy: str, quick: bool) -> Iterator[Case]:
     played = np.load(file, allow_pickle=False)
     bundles = [played[at : at + _TICKS + 1] for at in range(0, len(played) - 1, _TICKS)]
     yield _bytes(name, game if policy == pictures.RANDOM else "", bundles)
-    yield from _speeds(name, bundles, 2 if quick else 5, 0.02 if quick else 0.15)
+    yield from _speeds(name, bundles, 2 if quick else 5, 0.02 if quick else 0.08)
 
 
 def _bytes(name: str, game: str, bundles: list[Array]) -> Case:

@@ -47,7 +47,7 @@ def atari() -> Workload:
 
 def cases(quick: bool) -> Iterator[Case]:
     """CartPole, Atari, large bundles."""
-    turns, seconds = (1, 0.7) if quick else (3, 2.0)
+    turns, seconds = (1, 0.7) if quick else (3, 1.5)
     works, why = workloads()
     played = {name: play(work, work.played) for name, work in works.items()}
     with peers.opened({name: one.sessions(peers.SESSIONS) for name, one in played.items()}) as others:

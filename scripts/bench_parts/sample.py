@@ -68,7 +68,7 @@ def _measured(work: Workload, kind: Sampling, others: peers.Peers, quick: bool) 
         ours += [one["ours"] for one in turns]
         limit += [one["limit"] for one in turns]
         came.append(beside * work.slots)
-        others.measure(lambda peer: peer.sample(work.name, 0.7 if quick else 2.5), theirs)
+        others.measure(lambda peer: peer.sample(work.name, 0.7 if quick else 1.5), theirs)
     asked = kind.pace * work.slots
     beside_text = f"beside {statistics.median(came):.0f} sessions/s that came in (asked for: {asked:.0f})"
     note = "; ".join([f"{beside_text}, but peers beside nothing", *others.why])

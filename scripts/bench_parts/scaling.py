@@ -32,14 +32,14 @@ _BARS = {20: 0.97, 40: 0.95}
 #: tinyverse, by its authors: 15 minutes to a result on 1 core, 5 on 20, 4 on 40.
 _ANCESTOR = {20: 0.15, 40: 0.09}
 #: What starting joiners cost is over after so long, and what was played meanwhile has arrived.
-_CALM_S = 4.0
+_CALM_S = 3.0
 #: How often the broker is asked. With few players a figure lies between two bundles, so the moment counts.
 _LOOK_S, _LOOK_MANY_S, _MANY = 0.02, 0.1, 8
 
 
 def cases(quick: bool) -> Iterator[Case]:
     """A row for each number of players; without root and `ip` each says why it is absent."""
-    levels, turns, seconds = ((1, 2), 1, 1.5) if quick else (_PLAYERS, 3, 4.0)
+    levels, turns, seconds = ((1, 2), 1, 1.5) if quick else (_PLAYERS, 3, 3.5)
     names = {level: f"{many(level, 'player')}, a world of {TICK_S * 1000:g} ms ticks" for level in levels}
     if why := missing():
         for name in names.values():
