@@ -81,5 +81,5 @@ def join_hint(info: HostStarted) -> str:
     Nobody else can join one that is on loopback alone; and its name is not found, for searches leave loopback out.
     """
     if all(ip_address(address).is_loopback for address in info.addresses):
-        return f"{dial_command(info)}   on this machine: no other one reaches it"
+        return f"{dial_command(info)}   # on this machine: no other one reaches it"
     return f"p2prl join {shlex.quote(safe(info.name))}   or   {dial_command(info)}"

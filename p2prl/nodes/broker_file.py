@@ -93,10 +93,13 @@ def note_version(folder: Path, version: int) -> None:
 
 
 def _noted_version(folder: Path) -> int:
-    """-1 if there is none, or if it is damaged."""
+    """-1 if there is none, or if it cannot be read; `broker.json` is at most a second older."""
     try:
         text = (folder / VERSION_NAME).read_bytes()
     except FileNotFoundError:
+        return -1
+    except OSError as error:
+        log.warning("%s cannot be read: %s", VERSION_NAME, error)
         return -1
     return int(text) if len(text) == _DIGITS + 1 and text[:-1].isdigit() else -1
 

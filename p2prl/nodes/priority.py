@@ -42,23 +42,22 @@ def keep_niceness() -> None:
     """
     if sys.platform == "win32" or not _AUTOGROUP.exists():
         return
-    niceness = os.nice(0)
-    if niceness > 0 and not _written(niceness):
-        threading.Thread(target=_write_later, args=(niceness,), name="niceness", daemon=True).start()
+    if os.nice(0) > 0 and not _written():
+        threading.Thread(target=_write_later, name="niceness", daemon=True).start()
 
 
-def _write_later(niceness: int) -> None:
+def _write_later() -> None:
     for _ in range(_TRIES):
         time.sleep(_AGAIN_S)
-        if _written(niceness):
+        if _written():
             return
     log.debug("the session's priority stays as it is: the system was busy")
 
 
-def _written(niceness: int) -> bool:
+def _written() -> bool:
     """False if it is to be tried again: who is not root may write one session's a tenth of a second, all told."""
     try:
-        _AUTOGROUP.write_text(str(niceness))
+        _AUTOGROUP.write_text(str(os.nice(0)))  # of now: a player has stepped back meanwhile
     except BlockingIOError:
         return False
     except OSError as error:

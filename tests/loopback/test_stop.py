@@ -99,7 +99,7 @@ def test_the_last_figures_of_a_joiner_are_those_of_its_end(tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
     last, left = done.stdout.splitlines()[-2:]
     assert re.match(r"stopped  host \S+  steps [\d,]+  weights v\d", last), last
-    stored = re.fullmatch(r"left: stopped \(steps\); ([\d,]+) of [\d,]+ bundles? stored", left)
+    stored = re.fullmatch(r"left: the run reached its steps; ([\d,]+) of [\d,]+ bundles? stored", left)
     assert stored is not None, left
     assert f"bundles {stored[1]} stored, " in last
 
@@ -200,7 +200,7 @@ def test_4_a_second_signal_means_now(tmp_path: Path) -> None:
             assert left["reason"] == "stopped"
             assert left["text"] == "signal"
             program.tell(signal.SIGINT)
-            assert program.wait(1.0) == 130
+            assert program.wait(PROMISE_S) == 130
             said = program.wait_for_line("ended at once")
             assert "updates after the last checkpoint are lost" in said
             [run] = (tmp_path / "results").iterdir()

@@ -72,6 +72,8 @@ def test_seats_that_nobody_held_are_left_out(seats: list[Seat]) -> None:
         ({"steps_per_s": float("inf")}, "not_finite"),
         ({"boot_id": ""}, "malformed"),
         ({"players": [PlayerReport(rank=0, state="x")] * (bounds.MAX_PLAYERS + 1)}, "malformed"),
+        ({"players": [PlayerReport(rank=0, state="x", under_way=-1)]}, "malformed"),
+        ({"players": [PlayerReport(rank=0, state="x", under_way=bounds.MAX_COUNT + 1)]}, "malformed"),
         ({"books": Books(duplicate=-1)}, "malformed"),
         ({"books": Books(refused_reasons={"r": bounds.MAX_COUNT + 1})}, "malformed"),
         ({"books": Books(dropped_reasons={"r" * 65: 1})}, "malformed"),

@@ -419,7 +419,7 @@ def test_the_hint_of_a_host_on_loopback_alone_is_one_that_works() -> None:
     from dataclasses import replace
 
     info = replace(samples.STARTED, address="127.0.0.1", addresses=("127.0.0.1", "::1"), base_port=47800)
-    assert join_hint(info) == "p2prl join 127.0.0.1   on this machine: no other one reaches it"
+    assert join_hint(info) == "p2prl join 127.0.0.1   # on this machine: no other one reaches it"
     assert "p2prl join attic" in join_hint(replace(info, name="attic", addresses=("127.0.0.1", "192.0.2.1")))
 
 

@@ -218,6 +218,22 @@ def test_a_gradient_that_is_written_out_is_that_of_autograd(part: str, hidden: t
     assert by_hand._metrics(loss, ticks) == pytest.approx(metrics, rel=1e-3)
 
 
+@pytest.mark.parametrize("start", [-1, 3])
+def test_a_gradient_that_is_written_out_counts_actions_from_where_the_space_does(start: int) -> None:
+    action = Leaf("discrete", "int8", (), (float(start),), (start + 1.0,))
+    agent = DQN(EnvSpec("Odd-v0", CARTPOLE.observation, action), dqn().settings)
+    by_hand, by_autograd = (agent.learner("cpu", 1) for _ in range(2))
+    assert by_hand._plain is not None
+    by_autograd._plain = None
+    batch = batch_of(agent, 1)
+    batch["action"] = batch["action"].astype(np.int8) + np.int8(start)
+    by_hand.update(batch)
+    by_autograd.update(batch)
+    theirs = by_autograd.save()
+    for name, values in by_hand.save().items():
+        np.testing.assert_allclose(values, theirs[name], rtol=2e-3, atol=2e-5, err_msg=name)
+
+
 @pytest.mark.parametrize("part", ["dueling", "quantile", "c51", "tightening", "gru"])
 def test_what_is_more_than_a_perceptron_is_left_to_autograd(part: str) -> None:
     assert dqn(part).learner("cpu", 1)._plain is None

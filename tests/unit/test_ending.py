@@ -9,9 +9,10 @@ import pytest
 from p2prl.config import Experiment, StopConfig
 from p2prl.errors import UsageError
 from p2prl.nodes import broker_file
-from p2prl.nodes.ending import check_goes_on, note_reached, reached
+from p2prl.nodes.ending import check_goes_on, note_reached, reached, somebody_plays
 from p2prl.nodes.options import HostOptions
 from p2prl.nodes.prepare import Prepared, RunFile, open_folder
+from tests.unit import cli_samples
 from tests.unit.test_rewind import save
 
 
@@ -34,6 +35,21 @@ def test_when_it_is_reached(
 ) -> None:
     found = reached(stop, *figures)
     assert (found and found[0]) == reason
+
+
+@pytest.mark.parametrize(
+    ("nodes", "plays"),
+    [
+        ([], False),
+        ([{"state": "working", "players": 1}], True),
+        ([{"state": "gone", "players": 1}, {"state": "away", "players": 2}], True),
+        ([{"state": "gone", "players": 1}, {"state": "working", "players": 0}], False),
+    ],
+)
+def test_who_is_waited_for_at_the_end(nodes: list[dict[str, object]], plays: bool) -> None:
+    rows = [cli_samples.node(index, **fields) for index, fields in enumerate(nodes)]
+    assert somebody_plays(cli_samples.status(nodes=rows)) == plays
+    assert somebody_plays(None), "nobody knows"
 
 
 def run(folder: Path, mean: float, steps: int) -> Path:

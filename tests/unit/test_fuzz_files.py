@@ -195,6 +195,15 @@ def test_a_damaged_version_of_the_weights_is_as_none(tmp_path: Path, content: by
     assert broker_file.load(tmp_path).weights_version == 4
 
 
+def test_a_version_of_the_weights_that_cannot_be_read_is_as_none(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker_file.save(tmp_path, broker_file.Saved(weights_version=4))
+    (tmp_path / broker_file.VERSION_NAME).mkdir()
+    assert broker_file.load(tmp_path).weights_version == 4
+    assert "weights-version cannot be read" in caplog.text
+
+
 @many
 @given(seeded)
 def test_a_damaged_run_file_cannot_be_resumed(rng: random.Random) -> None:

@@ -53,10 +53,11 @@ def test_where_others_start_at_the_same_time_it_is_written_later(
     (tmp_path / "autogroup").touch()
     monkeypatch.setattr(priority, "_AUTOGROUP", file)
     monkeypatch.setattr(priority, "_AGAIN_S", 0.001)
-    monkeypatch.setattr(priority.os, "nice", lambda by: 5)
+    niceness = iter([5, 5, 5, 15, 15, 15, 15])
+    monkeypatch.setattr(priority.os, "nice", lambda by: next(niceness))
     priority.keep_niceness()
     for thread in threading.enumerate():
         if thread.name == "niceness":
             thread.join(10)
-    assert (tmp_path / "autogroup").read_text() == "5"
+    assert (tmp_path / "autogroup").read_text() == "15", "the player has stepped back meanwhile"
     assert Busy.refusals == 0
