@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import math
+import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ Writer = tuple[str, Callable[[Any], Any]]
 
 
 _TRIES = 3
+#: A try that takes longer is told of.
+SLOW_S = 2.0
 #: What Gymnasium says of each.
 _FORMS = {
     "reset": "reset() must give (observation, info)",
@@ -149,20 +152,35 @@ def _given(answer: Any) -> str:
     return f"{len(answer)} values"
 
 
-def try_environment(make_env: MakeEnv, env_id: str) -> EnvSpec:
+def try_environment(make_env: MakeEnv, env_id: str, tell: Callable[[str], None]) -> EnvSpec:
     """Make an environment, reset it and make one step with an action of its space; its description.
 
     One that raises is tried again, with a new one: that may pass, and does where it fails now and then.
+
+    Args:
+        tell: is called once, on another thread, if this takes long: else it would look as if nothing was done.
 
     Raises:
         UsageError: its spaces cannot be stored, or an answer is not of Gymnasium's form; the text says what is wrong.
         EnvironmentFailed: it raised each time.
         MissingPackage: it needs a package that is not installed.
     """
-    for seed in range(_TRIES - 1):
-        with contextlib.suppress(EnvironmentFailed):
-            return _try_once(make_env, env_id, seed)
-    return _try_once(make_env, env_id, _TRIES - 1)
+    with _told_if_slow(f"trying one step of {env_id} …", tell):
+        for seed in range(_TRIES - 1):
+            with contextlib.suppress(EnvironmentFailed):
+                return _try_once(make_env, env_id, seed)
+        return _try_once(make_env, env_id, _TRIES - 1)
+
+
+@contextlib.contextmanager
+def _told_if_slow(text: str, tell: Callable[[str], None]) -> Iterator[None]:
+    timer = threading.Timer(SLOW_S, tell, [text])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _try_once(make_env: MakeEnv, env_id: str, seed: int) -> EnvSpec:

@@ -451,7 +451,12 @@ def run_host(options: HostOptions, reporter: HostReporter) -> int:
         check_options(options)
         if options.resume:  # before anything in the folder is touched
             locks.enter_context(run_lock(options.results))
-        prepared = prepare(options.experiment, options.results, options.resume)
+        prepared = prepare(
+            options.experiment,
+            options.results,
+            options.resume,
+            lambda text: reporter.log("info", "host", text),
+        )
         if not options.resume:
             locks.enter_context(run_lock(prepared.folder))
         check_goes_on(options, prepared)

@@ -36,7 +36,7 @@ from p2prl.net.sockets import Limits, Network
 from p2prl.nodes.evaluator import Evaluator
 from p2prl.nodes.player_faults import SchemaDiffers, failure_kind, hopeless, other_columns
 from p2prl.nodes.priority import step_back
-from p2prl.nodes.process import run_child
+from p2prl.nodes.process import emit, run_child
 from p2prl.nodes.wiring import PlayerConfig
 from p2prl.registry import (
     EnvFactory,
@@ -108,7 +108,7 @@ class Player:
         """
         run, config = self.run, self.config
         make_env = make_env_factory(run.env_id, run.env_args, provided_by=run.env_package)
-        spec = try_environment(make_env, run.env_id)
+        spec = try_environment(make_env, run.env_id, lambda text: emit("trying", text))
         self._at = "agent"
         cls = self._agent_class()
         agent = make_agent(cls, run.env, run.agent_settings)

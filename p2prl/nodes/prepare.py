@@ -7,7 +7,7 @@ import importlib.util
 import secrets
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -76,8 +76,13 @@ class Prepared:
     warnings: list[str] = dataclasses.field(default_factory=list)
 
 
-def prepare(experiment: Experiment, results: Path, resume: bool) -> Prepared:
+def prepare(
+    experiment: Experiment, results: Path, resume: bool, tell: Callable[[str], None] = lambda text: None
+) -> Prepared:
     """Make the environment and the agent once, judge the sizes, open the run's folder.
+
+    Args:
+        tell: takes a line for the person who waits, if a step of the environment takes long; on another thread.
 
     Raises:
         UsageError, MissingPackage: the environment or the agent cannot be had, or do not fit each other; bundles of
@@ -86,7 +91,7 @@ def prepare(experiment: Experiment, results: Path, resume: bool) -> Prepared:
     """
     cls = resolve_agent(experiment.agent.name)
     make_env = make_env_factory(experiment.env.id, experiment.env.args)
-    spec = try_environment(make_env, experiment.env.id)
+    spec = try_environment(make_env, experiment.env.id, tell)
     if resume:
         check_spaces(spaces_of_run(results), spec, results)
     agent = make_agent(cls, spec, experiment.agent.settings)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
 from p2prl.core import messages as m
+from p2prl.core.spaces import EnvSpec
+from p2prl.learn import environments
 from p2prl.net.loop import Loop
 from p2prl.net.sockets import Limits, Network, Socket
 from p2prl.nodes.player import Player
@@ -79,6 +84,34 @@ def test_a_player_that_is_asked_to_end_leaves_its_bundle_and_closes_its_environm
         player.close()
         assert player.rollout._envs == []
         loop.run()  # it ends at once
+
+
+def test_a_player_says_so_while_it_tries_a_slow_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its member shows the text as what the player is at."""
+    told: list[tuple[str, str]] = []
+    heard, prepared = threading.Event(), threading.Event()
+    real_step, real_try = CartPoleEnv.step, environments.try_environment
+
+    def step(self: CartPoleEnv, action: Any) -> Any:
+        assert not prepared.is_set() or heard.wait(30), "nothing was said during the step"
+        return real_step(self, action)
+
+    def try_now(make_env: environments.MakeEnv, env_id: str, tell: Callable[[str], None]) -> EnvSpec:
+        prepared.set()  # the host's own try came before
+        return real_try(make_env, env_id, tell)
+
+    def emit(kind: str, text: str) -> None:
+        told.append((kind, text))
+        heard.set()
+
+    monkeypatch.setattr(CartPoleEnv, "step", step)
+    monkeypatch.setattr(environments, "SLOW_S", 0.05)
+    monkeypatch.setattr("p2prl.nodes.player.try_environment", try_now)
+    monkeypatch.setattr("p2prl.nodes.player.emit", emit)
+    with playing(tmp_path, "cartpole"):
+        assert told == [("trying", "trying one step of CartPole-v1 …")]
 
 
 class Clock:

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import csv
 import math
+import threading
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from p2prl_envs.chain import make_chain
 
+from p2prl.cli.piped import JsonHost
+from p2prl.config import Experiment
 from p2prl.display import has_display
 from p2prl.errors import UsageError
+from p2prl.learn import environments
 from p2prl.learn.contracts import Array, Explore
 from p2prl.learn.environments import EnvironmentFailed, try_environment
 from p2prl.learn.evaluation import Evaluation, episode_seed, evaluate, run_evaluation_seed
 from p2prl.learn.spaces import env_spec
 from p2prl.learn.statistics import bootstrap_interval
 from p2prl.nodes.evaluate import EvalResult, check_csv, write_csv
+from p2prl.nodes.host import run_host
+from p2prl.nodes.options import HostOptions
 from tests.samples.envs import Odd
 
 
@@ -232,7 +239,46 @@ def test_an_environment_that_fails_now_and_then_is_tried_again(failures: int, pa
             return super().step(action)
 
     if passes:
-        assert try_environment(lambda: Shaky(make()), SPEC.id) == SPEC
+        assert try_environment(lambda: Shaky(make()), SPEC.id, pytest.fail) == SPEC
     else:
         with pytest.raises(EnvironmentFailed, match="step raised OSError: no contact"):
-            try_environment(lambda: Shaky(make()), SPEC.id)
+            try_environment(lambda: Shaky(make()), SPEC.id, pytest.fail)
+
+
+def test_a_long_try_of_an_environment_is_told_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    heard = threading.Event()
+
+    class Slow(gym.Wrapper[Any, Any, Any, Any]):
+        def step(self, action: Any) -> Any:
+            assert heard.wait(30), "nothing was said during the step"
+            return super().step(action)
+
+    def tell(text: str) -> None:
+        told.append(text)
+        heard.set()
+
+    monkeypatch.setattr(environments, "SLOW_S", 0.05)
+    assert try_environment(lambda: Slow(make()), SPEC.id, tell) == SPEC
+    assert told == [f"trying one step of {SPEC.id} …"]
+
+
+def test_a_host_says_so_while_it_tries_a_slow_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = threading.Event()
+
+    class Reporter(JsonHost):
+        def log(self, level: str, source: str, text: str) -> None:
+            super().log(level, source, text)
+            told.set()
+
+    def step(self: CartPoleEnv, action: Any) -> Any:
+        assert told.wait(30), "nothing was said during the step"
+        raise OSError("no contact")
+
+    monkeypatch.setattr(environments, "SLOW_S", 0.05)
+    monkeypatch.setattr(CartPoleEnv, "step", step)
+    with pytest.raises(EnvironmentFailed, match="no contact"):
+        run_host(HostOptions(Experiment(), "slow", players=0, results=tmp_path), Reporter())
+    assert capsys.readouterr().err.endswith(" host: trying one step of CartPole-v1 …\n")
