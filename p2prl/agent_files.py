@@ -27,14 +27,15 @@ def class_in_file(path: Path, class_name: str) -> Any:
     module = _module_from(path.resolve())
     found = getattr(module, class_name, None)
     if found is None:
-        there = [key for key, value in vars(module).items() if _is_own_class(value, module)]
-        listed = f"it has {', '.join(sorted(there))}" if there else "it has no classes"
+        there = {key: value for key, value in vars(module).items() if _is_own_class(value, module)}
+        agents = [key for key, value in there.items() if hasattr(value, "learner")]
+        listed = f"it has {', '.join(sorted(agents or there))}" if there else "it has no classes"
         raise UsageError(f"{path} has no class {class_name!r}; {listed}")
     return found
 
 
 def _is_own_class(value: Any, module: ModuleType) -> bool:
-    return inspect.isclass(value) and value.__module__ == module.__name__ and hasattr(value, "learner")
+    return inspect.isclass(value) and value.__module__ == module.__name__
 
 
 def _module_from(path: Path) -> ModuleType:

@@ -287,6 +287,7 @@ def _load(point: metadata.EntryPoint, name: str) -> Any:
 def _gym_spec(env_id: str) -> GymSpec:
     """Like gymnasium.spec, with `module:Id`, and `Id` without a version."""
     module, _, plain = env_id.rpartition(":")
+    _check_no_file(module, plain)
     if module:
         _import_beside_us(module)
     versions = [key for key in gym.registry if key.rpartition("-v")[0] == plain]
@@ -294,6 +295,18 @@ def _gym_spec(env_id: str) -> GymSpec:
     if spec.entry_point is None:
         raise gym_error.UnregisteredEnv(f"{env_id} exists as a vector environment only")
     return spec
+
+
+def _check_no_file(module: str, plain: str) -> None:
+    """Raises UsageError for `file.py:Id`, as agents are written, and `file:file.py`; it says what to write."""
+    for part in (module, plain):
+        path = Path(part)
+        if part.endswith(".py") and path.stem.isidentifier():
+            where = "" if path.parent == Path() else f", with p2prl started in {path.parent}"
+            raise UsageError(
+                f"an environment is not named by its file: write {path.stem}:ID{where}; ID is what {path.name} "
+                f"registers with Gymnasium, as in {path.stem}:MyGame-v0"
+            )
 
 
 def _import_beside_us(module: str) -> None:

@@ -216,6 +216,26 @@ def test_nobody_is_told_to_install_a_guessed_name_from_the_internet() -> None:
         registry.make_env_factory("./my-file.py:World-v0", {})
 
 
+@pytest.mark.parametrize(
+    ("env_id", "where"),
+    [
+        ("slowgame.py:Slow", ""),
+        ("slowgame.py", ""),
+        ("file:slowgame.py", ""),
+        ("games/slowgame.py:Slow", ", with p2prl started in games"),
+    ],
+)
+def test_a_file_for_an_environment_is_told_how_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, env_id: str, where: str
+) -> None:
+    (tmp_path / "slowgame.py").write_text("raise SystemExit('this was run')\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError) as caught:
+        registry.make_env_factory(env_id, {})
+    said = f"an environment is not named by its file: write slowgame:ID{where}; ID is what slowgame.py registers "
+    assert str(caught.value).startswith(said)
+
+
 def test_an_environment_beside_us_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tinybots_beside.py").write_text(
         "import gymnasium\nfrom p2prl_envs.chain import make_chain\n"
@@ -264,6 +284,12 @@ def test_an_agent_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert registry.resolve_agent("my_agent.py:Mine").__name__ == "Mine"
     with pytest.raises(UsageError, match=r"no class 'Yours'; it has Mine$"):
         registry.resolve_agent(f"{path}:Yours")
+    (tmp_path / "no_agent.py").write_text("class B: pass\nclass A: pass\n")
+    with pytest.raises(UsageError, match=r"no class 'Yours'; it has A, B$"):
+        registry.resolve_agent("no_agent.py:Yours")
+    (tmp_path / "empty.py").write_text("from pathlib import Path\n")
+    with pytest.raises(UsageError, match=r"no class 'Yours'; it has no classes$"):
+        registry.resolve_agent("empty.py:Yours")
     with pytest.raises(UsageError, match="Helper is no agent: it lacks Settings"):
         registry.resolve_agent(f"{path}:Helper")
     with pytest.raises(UsageError, match="there is no file"):
