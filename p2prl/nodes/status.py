@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,6 +15,7 @@ from p2prl.core import messages as m
 from p2prl.core.books import merged
 from p2prl.core.ledger import Ledger
 from p2prl.core.membership import Member
+from p2prl.net.addresses import endpoint
 from p2prl.wire import frames
 from p2prl.words import many
 
@@ -222,6 +224,14 @@ def refused_by_host(broker: Broker, key: str) -> dict[str, int]:
     return total
 
 
+def nobody_plays(host_name: str, addresses: Sequence[str], base_port: int) -> str:
+    """What to do about it, where others can reach the host, and where its own machine alone can."""
+    if addresses and all(ip_address(address).is_loopback for address in addresses):
+        place = endpoint(addresses[0], base_port).removeprefix("tcp://")
+        return f"no players: no other machine reaches this host; waiting for `p2prl join {place}` on this one"
+    return f"no players: waiting for `p2prl join {host_name}` on another machine"
+
+
 def environment_warnings(nodes: Sequence[m.NodeStatus]) -> list[str]:
     """A line where environments fail often, or never end an episode: both look like play, and teach nothing."""
     found = []
@@ -249,7 +259,7 @@ def _warnings(view: StatusView, nodes: list[m.NodeStatus]) -> list[str]:
     warnings += broker.trainer_watch.warnings(view.now)
     waited = view.now - broker.started > _GRACE_S  # a host's own players come a moment after its broker
     if waited and not any(node.players and node.state != "gone" for node in nodes):
-        warnings.append(f"no players: waiting for `p2prl join {broker.host_name}` on another machine")
+        warnings.append(nobody_plays(broker.host_name, broker.config.addresses, broker.config.base_port))
     warnings += environment_warnings(nodes)
     late = [node for node in nodes if node.state == "working" and node.lag > _LATE_VERSIONS]
     return warnings + [

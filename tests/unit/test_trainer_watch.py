@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from p2prl.core import messages as m
-from p2prl.nodes.status import environment_warnings, trainer_state
+from p2prl.nodes.status import environment_warnings, nobody_plays, trainer_state
 from p2prl.nodes.trainer_watch import TrainerWatch, absence
 from tests.unit.cli_samples import node
 
@@ -131,3 +131,13 @@ def test_episodes_that_never_end_are_told() -> None:
     assert environment_warnings([played(steps=60_000, episodes=0), played(steps=60_000, episodes=1)]) == []
     [text] = environment_warnings([played(steps=60_000, episodes=0)] * 2)
     assert text.startswith("no episode ended in 120,000 steps")
+
+
+def test_who_could_join_a_host_without_players() -> None:
+    others = nobody_plays("attic", ["127.0.0.1", "192.0.2.20"], 47800)
+    assert others == "no players: waiting for `p2prl join attic` on another machine"
+    here = nobody_plays("attic", ["127.0.0.1"], 47800)
+    assert here.endswith(
+        "no other machine reaches this host; waiting for `p2prl join 127.0.0.1:47800` on this one"
+    )
+    assert "`p2prl join [::1]:47810`" in nobody_plays("attic", ["::1"], 47810)
