@@ -20,6 +20,8 @@ _SCORE = ("steps", "episodes", "return (all)", "explores")
 _WIDE, _WIDEST = 110, 150
 _GAP = 2
 _NAME_WIDTH, _WHERE_WIDTH = 24, 16
+#: How the broker begins a fault of the kind "player".
+_PLAYER_ENDED = "player: "
 
 
 class NodeTable:
@@ -114,8 +116,17 @@ def _row(node: NodeStatus, room: int) -> list[Text]:
 
 def _trouble(node: NodeStatus) -> str:
     """Why it does not work, the last fault it told, or what it sent that was refused; in this order."""
-    if node.reason or node.faults:
-        return safe(node.reason or node.faults[-1])
+    faults = _lasting(node)
+    if node.reason or faults:
+        return safe(node.reason or faults[-1])
     if node.refused_by_host:
         return f"refused: {reasons(node.refused_by_host)}"
     return f"{many(node.bundles.refused, 'bundle')} refused" if node.bundles.refused else ""
+
+
+def _lasting(node: NodeStatus) -> list[str]:
+    """Its faults without a player's end, once all players are back at work."""
+    at_work = node.state == "working" and all(
+        player.state == "working" and not player.reason for player in node.player_reports
+    )
+    return [fault for fault in node.faults if not (at_work and fault.startswith(_PLAYER_ENDED))]

@@ -361,8 +361,9 @@ class Players:
         rank = slot.seat.rank
         why = slot.failed
         if not why:
-            why = f"the player died ({exited})" + (f"; its last line: {slot.printed}" if slot.printed else "")
-            self._failed(m.PlayerFailed(rank=rank, kind="player", text=why))
+            how = f"died ({exited})" + (f"; its last line: {slot.printed}" if slot.printed else "")
+            self._failed(m.PlayerFailed(rank=rank, kind="player", text=how))  # told as "player: died ..."
+            why = f"the player {how}"
         slot.reason = why
         text = f"ended ({exited}); it will be started again in {delay_s:.1f} s"
         if slot.deaths >= _LOOP:

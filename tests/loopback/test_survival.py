@@ -75,7 +75,7 @@ def killed_player_and_back(
     survival.nothing_lost(run.kept(), run.key(), acknowledged)
     row = run.row()
     assert row["state"] == "working"
-    assert any("killed by signal 9" in fault for fault in row["faults"])
+    assert any(fault.startswith("player: died (killed by signal 9)") for fault in row["faults"])
     assert kit.balanced(row["bundles"])
     assert row["bundles"]["dropped"] == 0
     survival.told(capsys, "kill -9 of a joiner's player", acknowledged, took_s)

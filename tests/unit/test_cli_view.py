@@ -177,6 +177,19 @@ def test_trouble_is_shown_where_it_is() -> None:
     assert "! laptop-01: no steps for 12 s" in lines
 
 
+def test_a_player_that_died_is_told_until_it_is_back() -> None:
+    faults = ["environment: slot 0: a NaN", "player: died (killed by signal 9)"]
+    well = PlayerReport(rank=0, state="working", steps=9)
+    for second, last in (
+        (PlayerReport(rank=1, state="starting"), faults[1]),
+        (PlayerReport(rank=1, state="working", steps=9, reason="the player died"), faults[1]),
+        (well, faults[0]),
+    ):
+        node = samples.node(1, faults=faults, player_reports=[well, second])
+        text = "\n".join(drawn(view.run_view(samples.status(nodes=[node], warnings=[]), width=120), 120))
+        assert [fault for fault in faults if fault in text] == [last]
+
+
 def test_why_nodes_earn_differently_can_be_seen() -> None:
     """G3, case 34: with the same weights, one explores and the other does not."""
     nodes = [
