@@ -182,7 +182,8 @@ def stopped_lines(info: HostStopped, started: HostStarted | None) -> list[str]:
     from p2prl.nodes import checkpoint  # with it comes numpy, which a joiner's own process does without
 
     detail = _detail(info)
-    lines = [f"stopped: {info.reason}" + (f" ({output.safe(detail)})" if detail else "")]
+    why = "stopped here" if info.reason == "signal" else f"stopped: {info.reason}"  # as a member says it
+    lines = [why + (f" ({output.safe(detail)})" if detail else "")]
     there = started is not None and checkpoint.is_run(
         started.results
     )  # a person may have deleted it meanwhile

@@ -108,7 +108,6 @@ def last_report(saved: Saved) -> TrainerReport:
     """What there is to tell of training while the trainer starts: its figures of last time."""
     return TrainerReport(
         state="starting",
-        reason="the trainer is starting",
         updates=saved.updates,
         updates_skipped=saved.updates_skipped,
         lag_mean=saved.lag_mean,

@@ -17,7 +17,7 @@ from p2prl.net.sockets import Frame, Limits, Network, Socket
 from p2prl.nodes.child import ONE_THREAD, Child, Exited, LogLine, end_all
 from p2prl.nodes.grace import PLAYERS_S, more_s
 from p2prl.nodes.process import ChildEvent
-from p2prl.nodes.slot import Slot
+from p2prl.nodes.slot import LOADING, Slot
 from p2prl.nodes.wiring import PlayerConfig
 from p2prl.python_warnings import Once
 from p2prl.wire import frames
@@ -194,7 +194,7 @@ class Players:
         slot.own_failures, slot.under_way, slot.played_from = 0, 0, None
         slot.failed = slot.printed = ""
         if slot.deaths < _LOOP:  # else it is more telling why the last one ended
-            slot.reason = "starting"
+            slot.reason = LOADING
         slot.starts += 1
         slot.started_at = self._loop.now()
 

@@ -8,6 +8,9 @@ from p2prl.core import messages as m
 from p2prl.core.credit import Credit
 from p2prl.nodes.child import Child
 
+#: What a player is at while it starts.
+LOADING = "loading the environment and the agent"
+
 
 @dataclass
 class Slot:
@@ -26,7 +29,7 @@ class Slot:
     version: int = -1
     serial: int = 0
     credit: Credit = field(default_factory=Credit)
-    reason: str = "starting"
+    reason: str = LOADING
     #: The version of the keyframe that its player has; -1 for none.
     keyframe: int = -1
     #: How often its player ended by itself since it last was sound.

@@ -32,6 +32,8 @@ _MANY_FAILURES, _SELDOM_STEPS = 5, 1000
 #: Without an episode's end for so many steps, something is amiss.
 _ENDLESS_STEPS = 100_000
 _GRACE_S = 8.0
+#: What a trainer is at while it starts.
+LOADING = "loading the agent"
 _TERSE_CHARS = 40
 
 
@@ -124,7 +126,7 @@ def trainer_state(report: m.TrainerReport, silent_s: float, nodes: Sequence[m.No
     if (
         report.state == "starting"
     ):  # it imports, reads and makes, and says nothing meanwhile; its host watches over it
-        return "starting", "the trainer is starting"
+        return "starting", LOADING
     if silent_s > TRAINER_SILENT_S:
         return "stalled", f"the trainer was not heard for {silent_s:.0f} s"
     if report.state != "stalled":

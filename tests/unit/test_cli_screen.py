@@ -166,7 +166,8 @@ def test_log_lines_stand_above_the_view_and_the_view_is_there_once() -> None:
     assert text.count("node (4)") == 1
     assert "1,004" in text[text.index(lines[title]) :]
     assert "1,003" not in text
-    assert "stopped: signal" in text
+    assert "stopped here" in text
+    assert "stopped: signal" not in text
     assert "p2prl host --resume" not in text, "there is no checkpoint"
 
 

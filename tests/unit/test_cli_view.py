@@ -13,7 +13,9 @@ from p2prl.cli.joincode import code_text, join_hint
 from p2prl.cli.lines import member_line
 from p2prl.cli.output import safe
 from p2prl.cli.status import _print_views as show
-from p2prl.core.messages import Books, Evaluating, Evaluation, PlayerReport, ShardStatus
+from p2prl.core.messages import Books, Evaluating, Evaluation, PlayerReport, Seat, ShardStatus, TrainerReport
+from p2prl.nodes.slot import Slot
+from p2prl.nodes.status import trainer_state
 from tests.unit import cli_samples as samples
 
 
@@ -188,6 +190,17 @@ def test_a_player_that_died_is_told_until_it_is_back() -> None:
         node = samples.node(1, faults=faults, player_reports=[well, second])
         text = "\n".join(drawn(view.run_view(samples.status(nodes=[node], warnings=[]), width=120), 120))
         assert [fault for fault in faults if fault in text] == [last]
+
+
+def test_that_something_starts_is_said_once() -> None:
+    player = Slot(Seat(rank=0, seed=1)).report()
+    member = samples.member(state="starting", reason=player.reason, players=[])
+    trainer, why = trainer_state(TrainerReport(state="starting"), 0.0, [])
+    host = samples.status(trainer_state=trainer, trainer_reason=why, warnings=[])
+    for line in (member_line(member), *drawn(view.member_view(member, None)), *drawn(view.run_view(host))):
+        assert line.count("start") <= 1, line
+    assert "starting (loading the environment and the agent)" in member_line(member)
+    assert "trainer starting: loading the agent" in view.run_line(host)
 
 
 def test_why_nodes_earn_differently_can_be_seen() -> None:

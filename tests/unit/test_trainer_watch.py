@@ -57,7 +57,7 @@ def test_silence_and_failure_go_before_what_was_said_last() -> None:
 
 
 def test_a_trainer_that_starts_is_silent_for_long_and_does_not_stand_still() -> None:
-    assert trainer_state(STARTING, 60.0, []) == ("starting", "the trainer is starting")
+    assert trainer_state(STARTING, 60.0, []) == ("starting", "loading the agent")
     watch, training = TrainerWatch(), m.TrainerReport(state="training", updates=7)
     assert watch.greeted(STARTING, "first").state == "starting"
     assert watch.greeted(training, "first") == training  # said again, after a connection was lost
