@@ -29,6 +29,7 @@ from safetensors.numpy import load_file, save_file
 from p2prl.errors import CorruptCheckpoint, P2prlError, UsageError
 from p2prl.nodes.files import fsync_folder, write_atomically
 from p2prl.settings import EXPERIMENT_FILE, RUN_FILE
+from p2prl.words import many
 
 log = logging.getLogger("p2prl")
 
@@ -69,6 +70,12 @@ class Meta(msgspec.Struct, frozen=True):
     eval_low: float | None = None
     eval_high: float | None = None
     eval_episodes: int = 0
+
+    def told(self) -> str:
+        """How far training was, for people."""
+        if not self.updates:  # and perhaps no weights yet, whose version is then -1
+            return "before the first update"
+        return f"{many(self.updates, 'update')}, weights version {self.version}"
 
 
 class Snapshot(msgspec.Struct, frozen=True):

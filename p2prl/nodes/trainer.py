@@ -38,7 +38,6 @@ from p2prl.nodes.wiring import publish_port
 from p2prl.registry import resolve_agent
 from p2prl.replay.storage import ring_capacity
 from p2prl.wire import frames
-from p2prl.words import many
 
 log = logging.getLogger("p2prl")
 
@@ -122,12 +121,7 @@ class Trainer:
             self._sampled_before, self.guard.skipped = last.meta.sampled, last.meta.skipped
             self._saved_updates = self.updates
             self.keeper.resume()
-            log.info(
-                "resumed from %s: %s, weights version %d",
-                last.path,
-                many(self.updates, "update"),
-                self.publisher.version,
-            )
+            log.info("resumed from %s: %s", last.path, last.meta.told())
         seed = config.run.seed + self.updates
         places = ring_capacity(config.run.schema, config.shard_bytes)
         self.gatherer = Gatherer(config.run.schema, config.replay, config.rings, places)

@@ -36,6 +36,11 @@ def test_what_was_saved_comes_back(tmp_path: Path) -> None:
     assert found.weights["w"].dtype == np.float32
 
 
+def test_how_far_training_was_is_told_in_words() -> None:
+    assert Meta(version=10, updates=1, sampled=7).told() == "1 update, weights version 10"
+    assert Meta(version=-1, updates=0, sampled=0).told() == "before the first update"
+
+
 def test_none_at_all_is_none_or_an_error_that_says_when(tmp_path: Path) -> None:
     assert checkpoint.load_last(tmp_path / "absent") is None
     with pytest.raises(P2prlError, match="no checkpoint"):
