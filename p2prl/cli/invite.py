@@ -69,7 +69,11 @@ def invite(
     ] = "1d",
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FILE", help="Write it there, readable by you alone; default: stdout."),
+        typer.Option(
+            "--out",
+            metavar="FILE",
+            help="Write it there, readable by you alone; not over a file. Default: stdout.",
+        ),
     ] = None,
     wait: Wait = 5.0,
     verbose_: Verbose = False,
@@ -79,6 +83,10 @@ def invite(
     from p2prl.nodes.owner import open_owner
 
     ttl_s = seconds("--ttl", ttl)
+    if out is not None and out.is_file() and out.stat().st_size:
+        raise UsageError(
+            f"{out} is there already, and may hold a token that is still valid: name another file, or delete that one"
+        )
     with open_owner(target, wait, "p2prl invite") as owner:
         text, made = owner.invite(uses, ttl_s)
     if out is None:

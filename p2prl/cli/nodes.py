@@ -106,7 +106,7 @@ def _order(
         before = owner.find(node)
         if before.how == "own":
             raise UsageError(
-                f"{_named(before)} is the host's own; without players of its own: host --players 0"
+                f"{_named(before)} is the host's own; for a host without any: p2prl host --players 0"
             )
         after = owner.order(ask(before))
     if after.standing != wanted:

@@ -329,7 +329,11 @@ def test_a_node_is_removed_quarantined_and_released(
     [
         (["admit", "zoe"], 2, "this host knows no node 'zoe'; it knows ann"),
         (["remove", "a"], 2, "may be ann"),
-        (["remove", "attic"], 2, "attic (g4ha-caeq) is the host's own"),
+        (
+            ["remove", "attic"],
+            2,
+            "attic (g4ha-caeq) is the host's own; for a host without any: p2prl host --players 0",
+        ),
         (["remove", "bob"], 1, f"bob ({fingerprint(_BOB)}) is not removed: it is admitted"),
         (["quarantine", "bob", "--undo", "--reason", "x"], 2, "--reason says why a node is kept out"),
     ],
@@ -372,6 +376,10 @@ def test_a_token_holds_all_that_a_joiner_needs(
         printed = capsys.readouterr()
         assert cli.main(["invite", own.target, "--uses", "5", "--ttl", "2h", "--out", str(file)]) == 0
         written = capsys.readouterr()
+        before = file.read_text()
+        assert cli.main(["invite", own.target, "--out", str(file)]) == 2
+        assert "is there already, and may hold a token that is still valid" in capsys.readouterr().err
+        assert file.read_text() == before
         assert cli.main(["invite", own.target, "--out", str(tmp_path / "no" / "folder")]) == 2
     token = parse_token(printed.out)
     assert printed.out.count("\n") == 1, "nothing but the token, for a script to take"
