@@ -81,8 +81,7 @@ def prepare(
 ) -> Prepared:
     """Make the environment and the agent once, judge the sizes, open the run's folder.
 
-    Args:
-        tell: takes a line for the person who waits, if a step of the environment takes long; on another thread.
+    If the environment is slow, `tell` takes a line for the person who waits, on another thread.
 
     Raises:
         UsageError, MissingPackage: the environment or the agent cannot be had, or do not fit each other; bundles of
@@ -95,9 +94,7 @@ def prepare(
     if resume:
         check_spaces(spaces_of_run(results), spec, results)
     agent = make_agent(cls, spec, experiment.agent.settings)
-    if is_accelerated(cls) and importlib.util.find_spec("torch") is None:
-        # Perhaps it does without, as one's own may: only its learner knows. The trainer makes its own.
-        make_learner(agent, _public_name(experiment.agent.name), "cpu", experiment.seed)
+    _check_torch(cls, agent, experiment)
     replay = effective_replay(agent, experiment.replay)
     schema = _schema(spec, agent, replay)
     check_memory(schema, replay)
@@ -128,6 +125,13 @@ def prepare(
         codecs=CODECS,
     )
     return Prepared(run, replay, folder, file, _warnings(experiment, make_env.source))
+
+
+def _check_torch(cls: type[Agent], agent: Agent, experiment: Experiment) -> None:
+    """Raises MissingPackage if there is no torch here, and the agent's learner needs it."""
+    if is_accelerated(cls) and importlib.util.find_spec("torch") is None:
+        # Perhaps it does without, as one's own may: only its learner knows. The trainer makes its own.
+        make_learner(agent, _public_name(experiment.agent.name), "cpu", experiment.seed)
 
 
 def _warnings(experiment: Experiment, source: Any) -> list[str]:
