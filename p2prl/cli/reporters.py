@@ -14,7 +14,9 @@ from p2prl.cli.piped import Clock, JsonHost, Plain, Reporter
 from p2prl.cli.screen import Screen
 from p2prl.cli.units import longer
 from p2prl.core.messages import CodeNews, StatusReply
+from p2prl.nodes.going_on import resume_command
 from p2prl.nodes.report import HostStarted, HostStopped, Joined, Left, MemberStatus
+from p2prl.packages import own_command
 
 #: A warning that comes and goes within so long is the same one.
 _SAME_S = 60.0
@@ -192,8 +194,9 @@ def stopped_lines(info: HostStopped, started: HostStarted | None) -> list[str]:
     if started is None or not there or (updates is None and info.reason == "error"):
         return lines
     folder = shlex.quote(str(started.results))
-    score = [f"its score:  p2prl eval {folder}"] if updates else []
-    return [*lines, *score, f"to go on:   p2prl host --resume --results {folder}{_further(info, updates)}"]
+    score = [f"its score:  {own_command()} eval {folder}"] if updates else []
+    go_on = resume_command(started.results, started.further)
+    return [*lines, *score, f"to go on:   {go_on}{_further(info, updates)}"]
 
 
 def _further(info: HostStopped, updates: int | None) -> str:
