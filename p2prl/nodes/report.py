@@ -41,6 +41,14 @@ class HostStarted:
 
 
 @dataclass(frozen=True)
+class Silence:
+    """A host that is watched does not answer. `since`: when it did last, in seconds since the epoch."""
+
+    host_name: str
+    since: float
+
+
+@dataclass(frozen=True)
 class HostStopped:
     """The run's end. `reason`: return, steps, time, signal or error; `last` is the last status, if there was one.
 
