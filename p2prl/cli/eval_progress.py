@@ -73,5 +73,5 @@ class _EvalProgress:
         complain(f"stopped after {self._so_far(self._played)}{mean}")
 
     def _so_far(self, played: Played) -> str:
-        episodes = f"{len(played.returns)} of {many(played.episodes, 'episode')}"
+        episodes = f"{len(played.returns):,} of {many(played.episodes, 'episode')}"
         return f"{episodes}, {many(played.steps, 'step')}, {duration(self._now() - self._began)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -80,6 +81,17 @@ def test_what_ends_by_itself_leaves_nothing_behind(
     with pytest.raises(KeyboardInterrupt), eval_progress(Clock()):
         raise KeyboardInterrupt  # before the first step
     assert capsys.readouterr().err == ""
+
+
+def test_large_figures_are_readable(capsys: pytest.CaptureFixture[str]) -> None:
+    def play_and_stop(progress: Callable[[Played], None]) -> None:
+        progress(Played(10_000, 12_000, [1.0] * 1200))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), eval_progress(Clock()) as progress:
+        play_and_stop(progress)
+    told = "p2prl: stopped after 1,200 of 10,000 episodes, 12,000 steps, 0 s; mean return of those: 1.0\n"
+    assert capsys.readouterr().err == told
 
 
 def test_each_step_is_told_with_the_episodes_that_are_over() -> None:
