@@ -1,12 +1,44 @@
-"""Which package has what could not be imported, and the command that installs it here."""
+"""Commands for people to copy, as they work here: p2prl itself as it was started, and what installs a package."""
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import sys
 from importlib import metadata
+from pathlib import Path
 
 from p2prl.errors import MissingPackage, UsageError
+
+#: What `python -m p2prl.cli` runs.
+_MODULE = Path(__file__).with_name("cli") / "__main__.py"
+
+
+def own_command(started: str | None = None) -> str:
+    """What starts p2prl again from the same folder: `p2prl` where a shell would find this same one by its name.
+
+    Args:
+        started: what this process was started as; default: `sys.argv[0]`. Of another program, that uses p2prl as a
+            library, nothing follows: `p2prl`.
+    """
+    path = Path(sys.argv[0] if started is None else started)
+    if path == _MODULE:
+        return f"{_quoted(sys.executable)} -m p2prl.cli"
+    if path.stem != "p2prl" or path.suffix not in ("", ".exe"):
+        return "p2prl"
+    found = shutil.which("p2prl")
+    return "p2prl" if found is not None and _place(found) == _place(path) else _quoted(str(path))
+
+
+def _place(path: str | Path) -> str:
+    """To compare by; Windows may leave out `.exe`."""
+    return os.path.normcase(Path(path).absolute().with_suffix(""))
+
+
+def _quoted(path: str) -> str:
+    """In a way that each system's shell reads."""
+    return f'"{path}"' if " " in path else path
 
 
 def install_command(package: str) -> str:
@@ -14,8 +46,7 @@ def install_command(package: str) -> str:
 
     p2prl itself is on no index. So `p2prl[train]` can be had by the pip alone that finds p2prl installed beside it.
     """
-    python = f'"{sys.executable}"' if " " in sys.executable else sys.executable
-    return f'{python} -m pip install "{package}"'
+    return f'{_quoted(sys.executable)} -m pip install "{package}"'
 
 
 def missing_package(name: str, error: Exception, provided_by: str = "") -> MissingPackage:

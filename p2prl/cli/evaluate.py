@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from p2prl.cli.context import Interfaces, Json, Verbose, Wait
+from p2prl.cli.eval_progress import eval_progress
 from p2prl.cli.units import whole
 from p2prl.errors import UsageError
 from p2prl.words import many
@@ -19,7 +16,6 @@ from p2prl.words import many
 if TYPE_CHECKING:
     from p2prl.nodes.evaluate import EvalResult
 
-Progress = Callable[[int, int], None]
 Seed = Annotated[
     int,
     typer.Option("--seed", metavar="N", parser=whole("--seed", 0, None, 7), help="Seeds the episodes."),
@@ -34,7 +30,6 @@ Episodes = Annotated[
         help="How many episodes to play.",
     ),
 ]
-_INTERVAL_S = 0.25
 
 
 def evaluate(
@@ -75,7 +70,7 @@ def evaluate(
         raise UsageError("--video and --record name two places; give one of them")
     if csv is not None:
         check_csv(csv)
-    with _progress() as progress:
+    with eval_progress() as progress:
         result = evaluate_target(
             target, episodes, seed, record, progress, video, wait, tuple(interfaces or ())
         )
@@ -155,25 +150,3 @@ def result_lines(result: EvalResult) -> list[str]:
         f"by      {safe(result.agent)}, {weights}",
     ]
     return lines + [f"video   {path}" for path in result.videos]
-
-
-@contextmanager
-def _progress() -> Iterator[Progress]:
-    """Counts episodes on stderr, where a person sits there; it never touches stdout."""
-    if not sys.stderr.isatty():
-        yield lambda done, total: None
-        return
-    told = -_INTERVAL_S
-
-    def tell(done: int, total: int) -> None:
-        nonlocal told
-        if time.monotonic() - told >= _INTERVAL_S:
-            told = time.monotonic()
-            sys.stderr.write(f"\r{done} of {many(total, 'episode')} ")
-            sys.stderr.flush()
-
-    try:
-        yield tell
-    finally:
-        sys.stderr.write("\r\x1b[K")
-        sys.stderr.flush()

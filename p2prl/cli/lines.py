@@ -7,7 +7,7 @@ from datetime import datetime
 
 from p2prl.cli.output import count, safe
 from p2prl.core.messages import Books
-from p2prl.nodes.report import Joined, Left, MemberStatus
+from p2prl.nodes.report import Joined, Left, MemberStatus, Silence
 from p2prl.words import many, sized, why_ended
 
 #: States in which a member plays no more.
@@ -32,6 +32,12 @@ def left_line(info: Left) -> str:
     words = {"signal": info.text or "stopped here", "stopped": why_ended(info.text)}
     why, books = safe(words.get(info.reason, info.reason)), info.books
     return f"left: {why}; {count(books.stored)} of {many(books.produced, 'bundle')} stored"
+
+
+def silence_line(info: Silence) -> str:
+    """Who does not answer, and since when."""
+    since = f"{datetime.fromtimestamp(info.since):%H:%M:%S}"
+    return f"{safe(info.host_name)} does not answer since {since}; trying again until Ctrl-C"
 
 
 def member_line(status: MemberStatus) -> str:

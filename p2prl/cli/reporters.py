@@ -6,15 +6,18 @@ import shlex
 import sys
 import time
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.text import Text
 
 from p2prl.cli import joincode, output, qr, view
-from p2prl.cli.lines import joined_line, left_line
+from p2prl.cli.lines import joined_line, left_line, silence_line
 from p2prl.cli.piped import Clock, JsonHost, Plain, Reporter
 from p2prl.cli.screen import Screen
 from p2prl.cli.units import longer
 from p2prl.core.messages import CodeNews, StatusReply
-from p2prl.nodes.report import HostStarted, HostStopped, Joined, Left, MemberStatus
+from p2prl.nodes.going_on import resume_command
+from p2prl.nodes.report import HostStarted, HostStopped, Joined, Left, MemberStatus, Silence
+from p2prl.packages import own_command
 
 #: A warning that comes and goes within so long is the same one.
 _SAME_S = 60.0
@@ -98,6 +101,7 @@ class LiveHost(_Live):
         super().__init__(console, verbose, now)
         self._info: HostStarted | None = None
         self._history: list[float] = []
+        self._last: StatusReply | None = None
         self._code = joincode.JoinCode(now)
         self._qr_shown = False
 
@@ -122,6 +126,13 @@ class LiveHost(_Live):
         """HostReporter.status."""
         self._show(status)
 
+    def silent(self, info: Silence) -> None:
+        """A host that is watched does not answer: that stands above what it said last."""
+        last, line = self._last, Text(silence_line(info), "bold red")
+        self._screen.show(
+            lambda width, height: Group(line, *([view.run_view(last, "", width, height - 1)] if last else []))
+        )
+
     def stopped(self, info: HostStopped) -> None:
         """HostReporter.stopped: the last figures stay on the terminal, and what to do next below them."""
         started = self._info
@@ -132,6 +143,7 @@ class LiveHost(_Live):
         self._say(*stopped_lines(info, started))
 
     def _show(self, status: StatusReply) -> None:
+        self._last = status
         if status.return_mean is not None:
             self._history.append(status.return_mean)
         if len(self._history) > _MOST_HISTORY:
@@ -193,8 +205,9 @@ def stopped_lines(info: HostStopped, started: HostStarted | None) -> list[str]:
     if started is None or not there or (updates is None and info.reason == "error"):
         return lines
     folder = shlex.quote(str(started.results))
-    score = [f"its score:  p2prl eval {folder}"] if updates else []
-    return [*lines, *score, f"to go on:   p2prl host --resume --results {folder}{_further(info, updates)}"]
+    score = [f"its score:  {own_command()} eval {folder}"] if updates else []
+    go_on = resume_command(started.results, started.further)
+    return [*lines, *score, f"to go on:   {go_on}{_further(info, updates)}"]
 
 
 def _further(info: HostStopped, updates: int | None) -> str:

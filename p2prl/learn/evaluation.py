@@ -43,6 +43,7 @@ def evaluate(
     seed: int,
     frames: TakeFrame | None = None,
     took: TakeResult | None = None,
+    stepped: Callable[[], object] | None = None,
     slots: int = _SLOTS_AT_ONCE,
     warn: Callable[[str], object] | None = None,
 ) -> list[tuple[float, int]]:
@@ -52,6 +53,8 @@ def evaluate(
         episodes: how many; each has its own seed, so the same `seed` gives the same list.
         frames: takes each rendered frame. Needs environments made with `render_mode="rgb_array"`, which then play one
             episode after the other.
+        took: takes each episode's result.
+        stepped: called after each step of an environment, when its episode's result was taken.
         slots: episodes at a time.
         warn: takes what is to be said of an environment that leaves its reward range.
 
@@ -64,7 +67,9 @@ def evaluate(
     envs: list[gym.Env[Any, Any]] = []
     try:
         envs.extend(make_env() for _ in range(1 if frames else max(1, min(episodes, slots))))
-        evaluation = Evaluation(envs, spec, actor, range(episodes), seed, frames=frames, took=took)
+        evaluation = Evaluation(
+            envs, spec, actor, range(episodes), seed, frames=frames, took=took, stepped=stepped
+        )
         while evaluation.advance():
             pass
         if warn is not None:
@@ -105,13 +110,14 @@ class Evaluation:
         max_length: int = 0,
         frames: TakeFrame | None = None,
         took: TakeResult | None = None,
+        stepped: Callable[[], object] | None = None,
     ) -> None:
         self.steps, self.over = 0, False
         self._spec, self._actor, self._watch = spec, actor, SpaceWatch(spec)
         self.warnings = self._watch.warnings
         self._episodes, self._waiting = list(episodes), iter(list(episodes))
         self._results: dict[int, tuple[float, int]] = {}
-        self._took, self._max_length = took, max_length
+        self._took, self._stepped, self._max_length = took, stepped, max_length
         envs = envs[: len(self._episodes)]
         self._lanes = [_Lane(env, spec, slot, seed, frames, self._watch) for slot, env in enumerate(envs)]
         self._rows = {
@@ -139,6 +145,8 @@ class Evaluation:
                 seen = self._turn(lane)
             if seen is not None:
                 self._note(lane.slot, seen)
+            if self._stepped is not None:
+                self._stepped()
         self.over = not any(self._playing())
         return not self.over
 

@@ -133,6 +133,15 @@ class Sampler:
         return sum(shard.inserted for shard in self._shards.values())
 
     @property
+    def _held(self) -> int:
+        """Sessions that were taken out of a queue, and wait here."""
+        return len(self._batches) * self._spec.batch + sum(len(part[-1]) for part in self._rest)
+
+    @property
+    def _held_ticks(self) -> int:
+        return self._held * self._schema.ticks
+
+    @property
     def short(self) -> bool:
         """True if the next update needs more ticks than were inserted."""
         return not self.limiter.can_sample(self._spec.batch * self._ticks_each)
@@ -149,7 +158,10 @@ class Sampler:
         if not self._queue:
             ratio = f"samples_per_insert = {spec.samples_per_insert:g}"
             return f"waiting for sessions: what is stored was sampled as often as {ratio} allows"
-        return f"waiting for sessions: an update takes {spec.batch * self._ticks_each} ticks"
+        here = self.stored_ticks + self._held_ticks
+        return (
+            f"waiting for sessions: {here} of the {spec.batch * self._ticks_each} ticks that an update takes"
+        )
 
     # --- events
 
@@ -317,8 +329,7 @@ class Sampler:
         return planned
 
     def _ask_queue(self) -> list[tuple[int, int, _Group | None]]:
-        waiting = sum(len(part[-1]) for part in self._rest) + len(self._batches) * self._spec.batch
-        want = 2 * self._spec.batch - waiting
+        want = 2 * self._spec.batch - self._held
         if self._groups or want <= 0:
             return []
         live = [(index, shard.mass) for index, shard in self._shards.items() if shard.boot_id and shard.mass]
@@ -337,8 +348,7 @@ class Sampler:
         """
         shards = self._shards.values()
         if self._queue and not self._groups and all(shard.boot_id and shard.heard for shard in shards):
-            here = len(self._batches) * self._spec.batch + sum(len(part[-1]) for part in self._rest)
-            self.limiter.waiting(self.stored_ticks + here * self._schema.ticks)
+            self.limiter.waiting(self.stored_ticks + self._held_ticks)
 
     def _give_up(self, index: int, asks: list[int]) -> None:
         for ask in asks:

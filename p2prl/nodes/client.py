@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import TypeVar
@@ -24,6 +25,7 @@ from p2prl.net.sockets import Frame, Limits, Network
 from p2prl.nodes.identity import check_identity, check_standing
 from p2prl.nodes.locate import Located, Search, ask_card
 from p2prl.nodes.own_host import is_own, own_host
+from p2prl.nodes.report import Silence
 from p2prl.nodes.upgrade import check_codec
 from p2prl.settings import nearest
 from p2prl.wire import frames
@@ -198,13 +200,29 @@ def fetch_status(target: str | None, wait_s: float, interfaces: Sequence[str] = 
 
 def watch_status(
     target: str | None, wait_s: float, interfaces: Sequence[str] = ()
-) -> Iterator[m.StatusReply]:
-    """A status about each second, until the host does not answer any more."""
-    pause = threading.Event()
-    with open_client(target, wait_s, "p2prl status", interfaces) as client:
-        while True:
-            yield client.status()
-            pause.wait(_WATCH_S)
+) -> Iterator[m.StatusReply | Silence]:
+    """A status about each second, without an end; while the host does not answer, that, after each try.
+
+    Raises:
+        NoHostFound: it has never answered.
+        NotAdmitted: it does not let this node in, or not any more.
+    """
+    pause, name, heard = threading.Event(), "", 0.0
+    client = open_client(target, wait_s, "p2prl status", interfaces)
+    while True:
+        with client:
+            try:
+                while True:
+                    status = client.status()
+                    name, heard = status.host_name, time.time()
+                    yield status
+                    pause.wait(_WATCH_S)
+            except NoHostFound:
+                if not heard:
+                    raise
+                yield Silence(name, heard)
+        pause.wait(_WATCH_S)
+        client = Client(client.located)  # what was asked in vain is not to be answered late
 
 
 def forget_host(host: str) -> list[KnownHost]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shlex
 from pathlib import Path
 
 from p2prl.config import StopConfig
@@ -11,6 +10,7 @@ from p2prl.core import messages as m
 from p2prl.core.episodes import WINDOW, EpisodeStats
 from p2prl.errors import P2prlError, UsageError
 from p2prl.nodes import broker_file, checkpoint
+from p2prl.nodes.going_on import flags_again, resume_command
 from p2prl.nodes.options import HostOptions
 from p2prl.nodes.prepare import Prepared, save_run_file
 from p2prl.words import many
@@ -70,7 +70,7 @@ def coded(text: str, exit_code: int) -> P2prlError:
     return error
 
 
-def ended_at_once(run: Path | None) -> str:
+def ended_at_once(run: Path | None, options: HostOptions) -> str:
     """What is said when a second signal leaves no time to end in order.
 
     Args:
@@ -80,7 +80,7 @@ def ended_at_once(run: Path | None) -> str:
         return "p2prl: ended at once"
     return (
         "p2prl: ended at once; sessions and checkpoints are kept, updates after the last checkpoint are lost\n"
-        f"to go on:   p2prl host --resume --results {shlex.quote(str(run))}"
+        f"to go on:   {resume_command(run, flags_again(options))}"
     )
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from p2prl.core.spaces import EnvSpec, spaces_in_words
 from p2prl.display import has_display
 from p2prl.errors import MissingPackage, NoHostFound, P2prlError, UsageError
-from p2prl.learn.contracts import Actor, Array, Weights
+from p2prl.learn.contracts import Actor, Weights
 from p2prl.learn.evaluation import TakeResult, episode_seed, evaluate
 from p2prl.learn.spaces import env_spec
 from p2prl.learn.statistics import bootstrap_interval
@@ -57,6 +57,18 @@ class EvalResult:
     high: float
     std: float
     videos: list[Path] = field(default_factory=list)
+
+
+@dataclass
+class Played:
+    """How far an evaluation is: how many `episodes` are to be played, and the returns of those that are over."""
+
+    episodes: int
+    steps: int = 0
+    returns: list[float] = field(default_factory=list)
+
+
+TakePlayed = Callable[[Played], None]
 
 
 @dataclass(frozen=True)
@@ -112,7 +124,7 @@ def evaluate_target(
     episodes: int,
     seed: int,
     record: Path | None,
-    progress: Callable[[int, int], None],
+    progress: TakePlayed,
     video: bool = False,
     wait_s: float = 5.0,
     interfaces: Sequence[str] = (),
@@ -122,7 +134,7 @@ def evaluate_target(
     Args:
         target: a run's folder (or one checkpoint's), a host's name or address; None for the host on this LAN.
         record: a folder for one mp4 per episode, or None.
-        progress: gets (episodes begun, episodes in all).
+        progress: gets what was played so far, before the first step and after each.
         video: record into the run's own folder, `videos/CHECKPOINT/`.
         wait_s, interfaces: how long, and where, a host is looked for.
 
@@ -232,12 +244,9 @@ def _play(
     actor: Actor,
     episodes: int,
     seed: int,
-    progress: Callable[[int, int], None],
+    progress: TakePlayed,
 ) -> list[tuple[float, int]]:
-    progress(0, episodes)
-    rows = evaluate(make_env, spec, actor, episodes, seed, warn=log.warning)
-    progress(episodes, episodes)
-    return rows
+    return _counted(partial(evaluate, make_env, spec, actor, episodes, seed), episodes, progress)
 
 
 def _play_and_record(
@@ -247,21 +256,33 @@ def _play_and_record(
     episodes: int,
     seed: int,
     open_folder: Callable[[int], VideoFolder],
-    progress: Callable[[int, int], None],
+    progress: TakePlayed,
 ) -> tuple[list[tuple[float, int]], list[Path]]:
     make_seen = partial(make_env, render_mode="rgb_array")
     env = _made(make_seen, spec.id)
     fps = int(env.metadata.get("render_fps", 30))
     env.close()
     with open_folder(fps) as videos:
-
-        def take(episode: int, frame: Array) -> None:
-            if videos.add(episode, frame):
-                progress(episode, episodes)
-
-        rows = evaluate(make_seen, spec, actor, episodes, seed, frames=take, warn=log.warning)
-        progress(episodes, episodes)
+        play = partial(evaluate, make_seen, spec, actor, episodes, seed, frames=videos.add)
+        rows = _counted(play, episodes, progress)
     return rows, videos.paths
+
+
+def _counted(
+    play: Callable[..., list[tuple[float, int]]], episodes: int, progress: TakePlayed
+) -> list[tuple[float, int]]:
+    """What `play` gives, which is `evaluate` with all that it plays."""
+    played = Played(episodes)
+
+    def took(episode: int, value: float, length: int) -> None:
+        played.returns.append(value)
+
+    def stepped() -> None:
+        played.steps += 1
+        progress(played)
+
+    progress(played)
+    return play(took=took, stepped=stepped, warn=log.warning)
 
 
 def _spec_of(make_env: Callable[..., gym.Env[Any, Any]], env_id: str) -> EnvSpec:

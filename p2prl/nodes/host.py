@@ -22,6 +22,7 @@ from p2prl.nodes.charges import LOCAL, Plan, check_options
 from p2prl.nodes.claim import Claim, claim_block, first_claim
 from p2prl.nodes.control import ControlLine
 from p2prl.nodes.ending import check_goes_on, coded, ended_at_once, note_reached, reached, somebody_plays
+from p2prl.nodes.going_on import flags_again
 from p2prl.nodes.grace import Timetable
 from p2prl.nodes.options import HostOptions
 from p2prl.nodes.own_host import drop_base, note_base
@@ -222,6 +223,7 @@ class Host:
                 term=self.term,
                 resumed=self.options.resume,
                 open=self.options.open,
+                further=flags_again(self.options),
             )
         )
         self._tell_code(self.plan.code)
@@ -445,7 +447,7 @@ def run_host(options: HostOptions, reporter: HostReporter) -> int:
         host.signalled = True
 
     def last_words() -> str:
-        return ended_at_once(host.prepared.folder if host is not None else None)
+        return ended_at_once(host.prepared.folder if host is not None else None, options)
 
     with end_on_signals(end, last_words), ExitStack() as locks:
         check_options(options)

@@ -24,6 +24,7 @@ class HostStarted:
 
     Attributes:
         open: it admits any key, and has no join code.
+        further: the flags that `--resume` needs again, for the run's folder does not keep them.
     """
 
     run_id: str
@@ -36,6 +37,15 @@ class HostStarted:
     term: int
     resumed: bool
     open: bool = False
+    further: str = ""
+
+
+@dataclass(frozen=True)
+class Silence:
+    """A host that is watched does not answer. `since`: when it did last, in seconds since the epoch."""
+
+    host_name: str
+    since: float
 
 
 @dataclass(frozen=True)

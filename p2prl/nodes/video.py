@@ -57,20 +57,18 @@ class VideoFolder:
         self.paths: list[Path] = []
         _make(folder, flag)
 
-    def add(self, episode: int, frame: Array) -> bool:
-        """Append a frame, uint8 `[height, width, 3]`; True if it began a new episode."""
+    def add(self, episode: int, frame: Array) -> None:
+        """Append a frame, uint8 `[height, width, 3]`."""
         frame = np.ascontiguousarray(frame)
         if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
             raise P2prlError(
                 f"the environment renders {frame.dtype} {frame.shape}, not frames of uint8 colours"
             )
-        began = episode != self._episode
-        if began:
+        if episode != self._episode:
             self._finish()
             self._begin(episode, frame)
         assert self._writer is not None
         self._writer.send(frame)
-        return began
 
     def _begin(self, episode: int, frame: Array) -> None:
         import imageio_ffmpeg

@@ -14,13 +14,16 @@ import pytest
 
 from p2prl.cli import main as cli
 from p2prl.core import messages as m
+from p2prl.errors import NoHostFound
 from p2prl.net.addresses import KnownHost, KnownHosts
 from p2prl.net.keys import KeyPair, fingerprint, load_or_create, new_key_pair
 from p2prl.net.loop import Loop
 from p2prl.net.sockets import Network, Received, Socket
 from p2prl.net.tokens import parse_token
+from p2prl.nodes import client as client_module
 from p2prl.nodes import owner as owner_module
 from p2prl.nodes.own_host import own_hosts
+from p2prl.nodes.report import Silence
 from p2prl.wire import frames
 from tests import kit
 from tests.unit import cli_samples as samples
@@ -483,3 +486,33 @@ def test_what_cannot_be_forgotten_is_told(home: Path, capsys: pytest.CaptureFixt
     lock.mkdir()
     assert cli.main(["forget", "attic"]) == 1
     assert "nothing is forgotten" in capsys.readouterr().err
+
+
+def test_a_host_that_is_watched_may_go_and_come_back(
+    own: HandMadeHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "_ANSWER_S", 1.0)
+    monkeypatch.setattr(client_module, "_WATCH_S", 0.05)
+    watched = client_module.watch_status(own.target, 10.0)
+    with own:
+        seen = next(watched)
+        assert isinstance(seen, m.StatusReply)
+    while not isinstance(seen, Silence):
+        seen = next(watched)
+    again = next(watched)
+    assert again == seen, "it is since the same moment"
+    assert again.host_name == samples.status().host_name
+    with own:
+        while isinstance(seen, Silence):
+            seen = next(watched)
+        assert next(watched) == seen == samples.status()
+    watched.close()
+
+
+def test_a_host_that_never_answered_is_not_waited_for(
+    own: HandMadeHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "_ANSWER_S", 1.0)
+    own.admits, own.standing = lambda key: False, "admitted"
+    with own, pytest.raises(NoHostFound, match="did not answer within"):
+        next(client_module.watch_status(own.target, 10.0))

@@ -204,7 +204,9 @@ def test_4_a_second_signal_means_now(tmp_path: Path) -> None:
             said = program.wait_for_line("ended at once")
             assert "updates after the last checkpoint are lost" in said
             [run] = (tmp_path / "results").iterdir()
-            assert program.wait_for_line("to go on:").endswith(f"p2prl host --resume --results {run}")
+            again = f"--players 1 --port {base} --interface lo --open"
+            command = f"{sys.executable} -m p2prl.cli host --resume --results {run} {again}"
+            assert program.wait_for_line("to go on:") == f"to go on:   {command}"
             assert joiner.wait(PROMISE_S) == 0
         _, alive = psutil.wait_procs(children, 6.0)
         assert alive == []

@@ -6,6 +6,7 @@ import io
 import re
 import threading
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from p2prl.cli.lines import left_line
 from p2prl.cli.reporters import LiveHost, LiveMember, stopped_lines
 from p2prl.cli.screen import Screen
 from p2prl.core.messages import Books
-from p2prl.nodes.report import HostStopped, Left
+from p2prl.nodes.report import HostStopped, Left, Silence
 from tests.unit import cli_samples as samples
 
 _TOKEN = re.compile(r"\x1b\[(\??\d*(?:;\d+)*)([A-Za-z])|(\r)|(\n)|([^\x1b\r\n]+)")
@@ -169,6 +170,25 @@ def test_log_lines_stand_above_the_view_and_the_view_is_there_once() -> None:
     assert "stopped here" in text
     assert "stopped: signal" not in text
     assert "p2prl host --resume" not in text, "there is no checkpoint"
+
+
+def test_a_view_of_a_host_that_does_not_answer_says_so_above_what_it_said_last() -> None:
+    console, clock = terminal(), Clock()
+    view, since = LiveHost(console, now=clock), datetime(2026, 11, 30, 18, 55, 7)
+    told = "attic does not answer since 18:55:07; trying again until Ctrl-C"
+
+    clock.time += 1
+    view.status(samples.status())
+    clock.time += 1
+    view.silent(Silence("attic", since.timestamp()))
+    lines = screen_of(written(console))
+    assert lines.count(told) == 1
+    title = next(index for index, line in enumerate(lines) if line.startswith("cartpole-1129"))
+    assert title == lines.index(told) + 1
+    clock.time += 1
+    view.status(samples.status())
+    assert told not in screen_of(written(console)), "it answers again"
+    view.close()
 
 
 def test_it_redraws_at_most_twice_a_second_however_much_is_told() -> None:

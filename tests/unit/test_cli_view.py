@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import unicodedata
 
 import pytest
@@ -12,8 +13,10 @@ from p2prl.cli import view
 from p2prl.cli.joincode import code_text, join_hint
 from p2prl.cli.lines import member_line
 from p2prl.cli.output import safe
+from p2prl.cli.status import _print_json as as_json
 from p2prl.cli.status import _print_views as show
 from p2prl.core.messages import Books, Evaluating, Evaluation, PlayerReport, Seat, ShardStatus, TrainerReport
+from p2prl.nodes.report import Silence
 from p2prl.nodes.slot import Slot
 from p2prl.nodes.status import trainer_state
 from tests.unit import cli_samples as samples
@@ -144,6 +147,19 @@ def test_a_status_in_a_pipe_is_not_cut_to_the_width_of_a_terminal(capsys: pytest
     reason = "no steps for 12 s: " + "the environment waits for its simulator " * 3 + "the end"
     show([samples.status(nodes=[samples.node(1, state="away", reason=reason)], warnings=[])])
     assert f"! laptop-01: {reason}" in capsys.readouterr().out.splitlines()
+
+
+def test_a_silence_is_told_once_on_stderr_and_so_is_its_end(capsys: pytest.CaptureFixture[str]) -> None:
+    reply, silence = samples.status(warnings=[]), Silence("attic", 0.0)
+    as_json([reply, silence, silence, reply, reply, silence])
+    out, errors = capsys.readouterr()
+    assert len(out.splitlines()) == 3
+    first, back, second = errors.splitlines()
+    assert re.fullmatch(r"p2prl: attic does not answer since [\d:]{8}; trying again until Ctrl-C", first)
+    assert back == "p2prl: attic answers again"
+    assert second == first
+    show(iter([reply, silence]))
+    assert capsys.readouterr().err.splitlines() == [first]
 
 
 def test_two_figures_never_have_one_name() -> None:

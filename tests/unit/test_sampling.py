@@ -182,7 +182,23 @@ def test_it_says_what_it_waits_for() -> None:
     assert sampler.why_waiting() == "waiting for shards"
     queue = Sampler(SCHEMA, SPEC, seed=1)
     listen(queue, {0: Queue("a")}, 0.0)
-    assert queue.why_waiting() == "waiting for sessions: an update takes 16 ticks"
+    assert queue.why_waiting() == "waiting for sessions: 0 of the 16 ticks that an update takes"
+
+
+def test_what_a_trainer_holds_of_a_queue_counts_as_there() -> None:
+    """The shards then say that they have nothing."""
+    sampler, shard = Sampler(SCHEMA, SPEC, seed=1), Queue("a", 2, 2 * TICKS)
+    listen(sampler, {0: shard}, 0.0)
+    told = "waiting for sessions: 8 of the 16 ticks that an update takes"
+    assert sampler.why_waiting() == told
+    for at in (1.0, 2.0):
+        listen(sampler, {0: shard}, at)
+        assert shard.sessions == 0
+        assert sampler.stored_ticks == 0
+        assert sampler.why_waiting() == told
+    shard.take(TICKS)
+    listen(sampler, {0: shard}, 3.0)
+    assert sampler.why_waiting() == "waiting for sessions: 12 of the 16 ticks that an update takes"
 
 
 @pytest.mark.parametrize("kind", ["uniform", "prioritised"])
