@@ -17,7 +17,7 @@ from p2prl.net.sockets import Frame, Limits, Network, Socket
 from p2prl.nodes.child import ONE_THREAD, Child, Exited, LogLine, end_all
 from p2prl.nodes.grace import PLAYERS_S, more_s
 from p2prl.nodes.process import ChildEvent
-from p2prl.nodes.slot import Slot
+from p2prl.nodes.slot import WAITS, Slot
 from p2prl.nodes.wiring import PlayerConfig
 from p2prl.python_warnings import Once
 from p2prl.wire import frames
@@ -93,7 +93,7 @@ class Players:
 
     def reports(self) -> list[m.PlayerReport]:
         """One row per player."""
-        return [slot.report() for slot in self._slots.values()]
+        return [slot.report(self._loop.now()) for slot in self._slots.values()]
 
     @property
     def under_way(self) -> int:
@@ -191,7 +191,7 @@ class Players:
         slot.child = Child("player", config, env=ONE_THREAD)
         slot.ready, slot.route, slot.serial, slot.credit = False, b"", 0, Credit(config.run.fresh)
         slot.version = slot.keyframe = -1
-        slot.own_failures, slot.under_way, slot.played_from = 0, 0, None
+        slot.own_failures, slot.under_way, slot.begun_at, slot.played_from = 0, 0, None, None
         slot.failed = slot.printed = ""
         if slot.deaths < _LOOP:  # else it is more telling why the last one ended
             slot.reason = "starting"
@@ -240,13 +240,14 @@ class Players:
     def _hello(self, index: int, slot: Slot, hello: m.PlayerHello, route: bytes) -> None:
         slot.route, slot.ready, slot.keyframe = route, True, -1
         if slot.deaths < _LOOP:
-            slot.reason = "waiting for the first weights"
+            slot.reason = WAITS
         self.sync.player_left(index)
         self.sync.player_joined(index)
         self.hellos = [*self.hellos[-50:], hello]
 
     def _bundle(self, index: int, slot: Slot, bundle: m.PlayerBundle, parts: list[Frame]) -> None:
-        slot.serial, slot.version, slot.under_way = bundle.serial, bundle.version, 0
+        slot.serial, slot.under_way = bundle.serial, 0
+        slot.version = max(slot.version, bundle.version)  # what plays the next one may be told already
         slot.steps += bundle.steps
         slot.moved(self._loop.now())
         self._environments_failed(slot, bundle)
@@ -258,6 +259,8 @@ class Players:
         self.give_credit()
 
     def _progress(self, slot: Slot, progress: m.PlayerProgress) -> None:
+        slot.version = max(slot.version, progress.version)
+        slot.began(self._loop.now())
         if progress.steps > slot.under_way:
             slot.moved(self._loop.now())
             self._moved()

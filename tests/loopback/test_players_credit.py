@@ -67,9 +67,9 @@ class Seat:
     def _moved(self) -> None:
         self.moves += 1
 
-    def progress(self, steps: int) -> None:
+    def progress(self, steps: int, version: int = 0) -> None:
         """Tell how far the bundle under way is; returns once that is known."""
-        self.socket.send([frames.encode(m.PlayerProgress(rank=0, steps=steps))])
+        self.socket.send([frames.encode(m.PlayerProgress(rank=0, steps=steps, version=version))])
         run_until(self.loop, lambda: self.players.under_way == steps)
 
     def send(self, serial: int) -> None:
@@ -175,6 +175,30 @@ def test_a_player_in_the_middle_of_a_long_bundle_works_and_its_steps_count_once(
     seat.progress(5)
     seat.progress(0)  # the next one has begun
     assert seat.moves == 3, "where no step was made, nothing moved"
+
+
+def test_a_player_in_its_first_step_is_not_waiting_for_weights_and_tells_their_version(seat: Seat) -> None:
+    seat.stopped_s = seat.loop.now()
+    seat.slot.steps = 7  # of one that sat here before, and was killed
+    seat.socket.send([frames.encode(m.PlayerProgress(rank=0, steps=0, version=3))])
+    run_until(seat.loop, lambda: seat.slot.version == 3)
+    seat.stopped_s += 14.0
+    [report] = seat.players.reports()
+    assert (report.reason, report.first_step_s) == ("in its first step for 14 s", 14.0)
+    assert (report.weights_version, seat.players.version, seat.moves) == (3, 3, 0)
+    seat.progress(2, version=3)
+    [report] = seat.players.reports()
+    assert (report.reason, report.first_step_s, seat.moves) == ("", 0.0, 1)
+    seat.give(0)  # which was played with version 0, and waited for room
+    assert seat.players.version == 3
+
+
+def test_why_a_player_ended_again_and_again_is_told_in_its_first_step_too(seat: Seat) -> None:
+    seat.slot.reason = "ended 3 times in a row: Killed-v0 raised"
+    seat.socket.send([frames.encode(m.PlayerProgress(rank=0, steps=0, version=3))])
+    run_until(seat.loop, lambda: seat.slot.version == 3)
+    [report] = seat.players.reports()
+    assert (report.reason, report.first_step_s) == ("ended 3 times in a row: Killed-v0 raised", 0.0)
 
 
 def test_where_bundles_come_fast_the_next_is_taken_after_a_moment(seat: Seat) -> None:
