@@ -7,9 +7,13 @@ from dataclasses import dataclass, field
 from p2prl.core import messages as m
 from p2prl.core.credit import Credit
 from p2prl.nodes.child import Child
+from p2prl.words import many
 
 #: Why a player that is ready does not play yet.
 WAITS = "waiting for the first weights"
+
+#: Who has environments of which one step of all takes longer is told what that means.
+SLOW_TICK_S = 5.0
 
 
 @dataclass
@@ -17,6 +21,9 @@ class Slot:
     """One seat and whoever sits in it."""
 
     seat: m.Seat
+    #: Of its player: environments, and ticks of a bundle.
+    envs: int = 1
+    ticks: int = 1
     child: Child | None = None
     route: bytes = b""
     ready: bool = False
@@ -81,3 +88,11 @@ class Slot:
             under_way=self.under_way,
             first_step_s=first_s,
         )
+
+
+def slow_advice(tick_s: float, envs: int, ticks: int) -> str:
+    """What somebody can do whose environments are so slow that little comes of them."""
+    took = f"a step of {many(envs, 'environment')} took {tick_s:.0f} s"
+    bundle = f"a bundle of {many(ticks, 'step')} each will take about {many(round(tick_s * ticks / 60) or 1, 'minute')}"
+    fewer = "fewer environments (--envs 1) or " if envs > 1 else ""
+    return f"{took}, so {bundle}; what helps: {fewer}shorter sessions (at the host: --set replay.ticks=N)"

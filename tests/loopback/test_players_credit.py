@@ -28,6 +28,7 @@ class Seat:
         room: whether the window has some.
         taken: serials of the bundles that the member took.
         credits: what the player was told, by serial.
+        said: lines for people.
         moves: how often the member was told that the player is further in a bundle.
         stopped_s: what the loop's clock says while it stands still; None while it goes.
     """
@@ -40,6 +41,7 @@ class Seat:
         self.taken: list[int] = []
         self.credits: list[int] = []
         self.moves = 0
+        self.said: list[str] = []
         self.players = Players(
             self.loop,
             self.network,
@@ -50,7 +52,7 @@ class Seat:
             lambda dropped: None,
             lambda failure: None,
             lambda said, faulty: None,
-            lambda level, source, text: None,
+            lambda level, source, text: self.said.append(text),
         )
         self.slot = self.players._slots[0] = Slot(m.Seat(rank=0, seed=1), due=float("inf"))
         self.socket = self.far.client("dealer", self.players._endpoint, None, None)
@@ -191,6 +193,31 @@ def test_a_player_in_its_first_step_is_not_waiting_for_weights_and_tells_their_v
     assert (report.reason, report.first_step_s, seat.moves) == ("", 0.0, 1)
     seat.give(0)  # which was played with version 0, and waited for room
     assert seat.players.version == 3
+
+
+def test_what_slow_environments_mean_is_said_once_when_the_first_step_was_made(seat: Seat) -> None:
+    seat.stopped_s = seat.loop.now()
+    seat.slot.envs, seat.slot.ticks = 16, 32
+    seat.socket.send([frames.encode(m.PlayerProgress(rank=0, steps=0, version=3))])
+    run_until(seat.loop, lambda: seat.slot.version == 3)
+    for steps in (16, 32):
+        seat.stopped_s += 80.0
+        seat.progress(steps)
+    assert seat.said == [
+        "a step of 16 environments took 80 s, so a bundle of 32 steps each will take about 43 minutes; what helps: "
+        "fewer environments (--envs 1) or shorter sessions (at the host: --set replay.ticks=N)"
+    ]
+
+
+def test_nothing_is_said_of_environments_that_are_not_slow(seat: Seat) -> None:
+    seat.stopped_s = seat.loop.now()
+    seat.socket.send([frames.encode(m.PlayerProgress(rank=0, steps=0, version=3))])
+    run_until(seat.loop, lambda: seat.slot.version == 3)
+    seat.stopped_s += 4.0
+    seat.progress(1)
+    seat.stopped_s += 80.0  # the machine stood still
+    seat.progress(2)
+    assert not seat.said
 
 
 def test_why_a_player_ended_again_and_again_is_told_in_its_first_step_too(seat: Seat) -> None:
