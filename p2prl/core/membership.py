@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -10,7 +11,7 @@ from p2prl.core.ladder import levels_of
 from p2prl.core.messages import Seat
 
 State = Literal["starting", "working", "stalled", "paused", "gone"]
-Event = Literal["hello", "progress", "no_progress", "pause", "silent", "goodbye"]
+Event = Literal["hello", "begin", "progress", "no_progress", "pause", "silent", "goodbye"]
 
 #: (state, event) -> state. A pair that is not here changes nothing.
 TRANSITIONS: dict[tuple[State, Event], State] = {
@@ -23,6 +24,7 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     ("working", "pause"): "paused",
     ("working", "silent"): "gone",
     ("working", "goodbye"): "gone",
+    ("stalled", "begin"): "starting",
     ("stalled", "progress"): "working",
     ("stalled", "pause"): "paused",
     ("stalled", "silent"): "gone",
@@ -34,6 +36,11 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     ("gone", "hello"): "starting",
 }
 
+#: A first step may take this long: nothing is known of the environment's pace before.
+FIRST_STEP_S = 120.0
+#: A member is stalled after so many times the longest of its last waits for progress; so many of them are remembered.
+_PACE, _WAITS = 2.0, 32
+
 
 @dataclass
 class Member:
@@ -43,7 +50,9 @@ class Member:
         key: its CURVE public key; its identity.
         seats: the players' ranks and seeds; empty once it is gone.
         heard: when it last said anything.
-        progressed: when its steps last grew, or its state last changed.
+        progressed: when its steps last grew, a player began, or it changed to a state other than stalled.
+        first_step: one of its players is in its first step.
+        waits: how long each of its last steps was waited for while it played.
         reason: why it is not working, for people.
         slots: environments of each of its players.
         levels: its least and its most exploring slot's places on the exploration ladder.
@@ -63,18 +72,34 @@ class Member:
     slots: int = 1
     levels: tuple[float, float] = (0.0, 0.0)
     moved: bool = False
+    first_step: bool = False
+    waits: deque[float] = field(default_factory=lambda: deque(maxlen=_WAITS))
 
     @property
     def leads(self) -> bool:
         """One of its slots explores least."""
         return bool(self.seats) and self.levels[0] == 0.0
 
+    def advanced(self, now: float) -> bool:
+        """It made steps; True if its state changed. How long they took says when it is stalled, if it played on."""
+        if self.state != "paused" and (self.steps or self.first_step):
+            self.waits.append(now - self.progressed)
+        self.progressed = now
+        return self.apply("progress", now)
+
+    def patience_s(self, least_s: float) -> float:
+        """Without a step for so long, it is stalled: a slow environment is not."""
+        least_s = max(least_s, FIRST_STEP_S) if self.first_step else least_s
+        return max(least_s, _PACE * max(self.waits, default=0.0))
+
     def apply(self, event: Event, now: float, reason: str = "") -> bool:
         """Move along the table; True if the state changed."""
         after = TRANSITIONS.get((self.state, event))
         if after is None or after == self.state:
             return False
-        self.state, self.reason, self.progressed = after, reason, now
+        self.state, self.reason = after, reason
+        if event != "no_progress":  # a wait for progress goes on
+            self.progressed = now
         return True
 
 
@@ -85,7 +110,7 @@ class Roster:
 
     Args:
         silent_after_s: a member not heard for this long is gone.
-        stall_after_s: a member without a step for this long is stalled.
+        stall_after_s: a member without a step for this long is stalled; one whose steps take longer, later.
         next_seed: the first seed to give; a restarted broker goes on from where it was.
         rungs: of the run's exploration ladder.
         reseat_after_s: nobody may have been without the ladder's lowest rung for longer, see `reseated`.
@@ -137,34 +162,40 @@ class Roster:
         self._seat(member, held)
         return member
 
-    def heartbeat(self, key: str, boot_id: str, steps: int, paused: str, now: float) -> Member | None:
+    def heartbeat(
+        self, key: str, boot_id: str, steps: int, paused: str, now: float, first_step: bool = False
+    ) -> Member | None:
         """A heartbeat. None: not known, it must say Hello.
 
         Args:
             steps: so far, also of bundles under way.
             paused: the reason if the member paused itself.
+            first_step: one of its players is in its first step.
         """
         member = self.members.get(key)
         if member is None or member.boot_id != boot_id or member.state == "gone":
             return None
         member.heard = now
-        grew = steps > member.steps
-        member.steps = steps
+        grew, begins = steps > member.steps, first_step and not member.first_step
         if paused:
             member.apply("pause", now, paused)
             member.reason = paused
         elif grew:
+            member.advanced(now)
+        elif begins:
             member.progressed = now
-            member.apply("progress", now)
+            member.apply("begin", now)
+            member.reason = "" if member.state == "starting" else member.reason
+        member.steps, member.first_step = steps, first_step
         return member
 
     def played(self, key: str, now: float) -> None:
         """A shard stored something of this member: it works, whatever its last heartbeat said."""
         member = self.members.get(key)
-        if member is not None and member.state != "gone":
-            member.progressed = now
-            if member.apply("progress", now):
-                member.reason = ""
+        if member is None or member.state == "gone":
+            return
+        if member.advanced(now):
+            member.reason = ""
 
     def goodbye(self, key: str, reason: str, now: float) -> Member | None:
         """A member leaves on purpose."""
@@ -180,8 +211,10 @@ class Roster:
             if silent_s >= self.silent_after_s:
                 self._leave(member.key, "silent", f"not heard for {silent_s:.0f} s", now)
                 changed.append(member)
-            elif now - member.progressed >= self.stall_after_s and member.state != "paused":
-                text = f"no step for {now - member.progressed:.0f} s"
+                continue
+            waited_s = now - member.progressed
+            if waited_s >= member.patience_s(self.stall_after_s) and member.state != "paused":
+                text = f"no step for {waited_s:.0f} s"
                 if member.apply("no_progress", now, text):
                     changed.append(member)
         return changed

@@ -197,6 +197,7 @@ class PlayerReport(msgspec.Struct, frozen=True, kw_only=True):
         restarts: how often it was started again.
         failures: how often one of its environments raised; the slot then began anew.
         under_way: steps so far of the bundle that it plays, if that takes it more than a second; in no books yet.
+        first_step_s: how long its first step has taken so far; 0 before and after it.
     """
 
     rank: int
@@ -207,6 +208,7 @@ class PlayerReport(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     failures: int = 0
     under_way: int = 0
+    first_step_s: float = 0.0
 
 
 class ShardAddress(msgspec.Struct, frozen=True, kw_only=True):
@@ -1060,14 +1062,16 @@ class PlayerBundle(Message, frozen=True, kw_only=True, tag="player_bundle"):
 
 
 class PlayerProgress(Message, frozen=True, kw_only=True, tag="player_progress"):
-    """player -> member, about each second while a bundle takes longer than that: how far it is.
+    """player -> member, as its first bundle begins, and about each second while one takes longer: how far it is.
 
     Attributes:
         steps: of the bundle under way, in all slots.
+        version: of the weights that play it.
     """
 
     rank: int
     steps: int
+    version: int
 
 
 class PlayerDropped(Message, frozen=True, kw_only=True, tag="player_dropped"):

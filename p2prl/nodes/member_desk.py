@@ -95,7 +95,8 @@ class MemberDesk:
         """A member's heartbeat, checked. `version`: of the newest weights. None: it must say Hello."""
         paused = beat.reason if beat.state == "paused" else ""
         steps = beat.steps + sum(player.under_way for player in beat.players)
-        member = self.roster.heartbeat(key, beat.boot_id, steps, paused, now)
+        first_step = any(player.first_step_s > 0.0 for player in beat.players)
+        member = self.roster.heartbeat(key, beat.boot_id, steps, paused, now, first_step)
         peer = self.peers.get(key)
         if member is None or peer is None:
             return None

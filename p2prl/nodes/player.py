@@ -86,6 +86,8 @@ class Player:
         self._weights = WeightsDecoder()
         #: How many of the rollout's warnings were passed on.
         self._warned = 0
+        #: The member was told that the first bundle is under way.
+        self._begun = False
         #: When the member is told how far the bundle under way is, unless it is handed over before.
         self._tell_at = 0.0
         #: Whose code, or whose setting, is at work: what fails is blamed on it.
@@ -225,6 +227,7 @@ class Player:
         blocked = self.backlog or (self.run.fresh and not self._has_credit())
         if self.version < 0 or (self.run.when_full == "wait" and blocked):
             return self.evaluator.turn()  # weights or credit will come as a message
+        self._begun = self._begun or self._tell_progress()
         self._tell_at = self.loop.now() + _TELL_S
         try:
             bundle = self._play()
@@ -241,10 +244,11 @@ class Player:
         if self.evaluator.busy:
             self.evaluator.tick()
 
-    def _tell_progress(self) -> None:
+    def _tell_progress(self) -> bool:
+        """False if it did not go through; then it is told in a second."""
         self._tell_at = self.loop.now() + _TELL_S
-        told = m.PlayerProgress(rank=self.rank, steps=self.rollout.under_way)
-        self.socket.send([frames.encode(told)])  # what does not go through is told in a second
+        told = m.PlayerProgress(rank=self.rank, steps=self.rollout.under_way, version=self.version)
+        return self.socket.send([frames.encode(told)])
 
     def _play(self) -> Bundle:
         try:

@@ -17,7 +17,7 @@ from p2prl.net.sockets import Frame, Limits, Network, Socket
 from p2prl.nodes.child import ONE_THREAD, Child, Exited, LogLine, end_all
 from p2prl.nodes.grace import PLAYERS_S, more_s
 from p2prl.nodes.process import ChildEvent
-from p2prl.nodes.slot import LOADING, Slot
+from p2prl.nodes.slot import LOADING, SLOW_TICK_S, WAITS, Slot, slow_advice
 from p2prl.nodes.wiring import PlayerConfig
 from p2prl.python_warnings import Once
 from p2prl.wire import frames
@@ -71,7 +71,7 @@ class Players:
         self.sync = WeightSync()
         self.stock = Stock()
         self.hellos: list[m.PlayerHello] = []
-        self._warned = Once()
+        self._warned, self._told_slow = Once(), False
         #: Keys that may connect where there is no ipc; each player has its own.
         self.keys: set[str] = set()
         self._server_keys: KeyPair | None = None
@@ -93,7 +93,7 @@ class Players:
 
     def reports(self) -> list[m.PlayerReport]:
         """One row per player."""
-        return [slot.report() for slot in self._slots.values()]
+        return [slot.report(self._loop.now()) for slot in self._slots.values()]
 
     @property
     def under_way(self) -> int:
@@ -188,10 +188,11 @@ class Players:
             keys, server_key = new_key_pair(), self._server_keys.public
             self.keys.add(keys.public)
         config = self._make_config(slot.seat, slot.starts, self._endpoint, keys, server_key)
+        slot.envs, slot.ticks = config.slots, config.run.schema.ticks
         slot.child = Child("player", config, env=ONE_THREAD)
         slot.ready, slot.route, slot.serial, slot.credit = False, b"", 0, Credit(config.run.fresh)
         slot.version = slot.keyframe = -1
-        slot.own_failures, slot.under_way, slot.played_from = 0, 0, None
+        slot.own_failures, slot.under_way, slot.begun_at, slot.played_from = 0, 0, None, None
         slot.failed = slot.printed = ""
         if slot.deaths < _LOOP:  # else it is more telling why the last one ended
             slot.reason = LOADING
@@ -240,13 +241,14 @@ class Players:
     def _hello(self, index: int, slot: Slot, hello: m.PlayerHello, route: bytes) -> None:
         slot.route, slot.ready, slot.keyframe = route, True, -1
         if slot.deaths < _LOOP:
-            slot.reason = "waiting for the first weights"
+            slot.reason = WAITS
         self.sync.player_left(index)
         self.sync.player_joined(index)
         self.hellos = [*self.hellos[-50:], hello]
 
     def _bundle(self, index: int, slot: Slot, bundle: m.PlayerBundle, parts: list[Frame]) -> None:
-        slot.serial, slot.version, slot.under_way = bundle.serial, bundle.version, 0
+        slot.serial, slot.under_way = bundle.serial, 0
+        slot.version = max(slot.version, bundle.version)  # what plays the next one may be told already
         slot.steps += bundle.steps
         slot.moved(self._loop.now())
         self._environments_failed(slot, bundle)
@@ -258,10 +260,20 @@ class Players:
         self.give_credit()
 
     def _progress(self, slot: Slot, progress: m.PlayerProgress) -> None:
+        slot.version = max(slot.version, progress.version)
+        slot.began(self._loop.now())
         if progress.steps > slot.under_way:
+            self._look_at_pace(slot)
             slot.moved(self._loop.now())
             self._moved()
         slot.under_way = progress.steps
+
+    def _look_at_pace(self, slot: Slot) -> None:
+        """Say once what slow environments mean; the first step shows it."""
+        tick_s = slot.first_step_s(self._loop.now())
+        if tick_s >= SLOW_TICK_S and not self._told_slow:
+            self._told_slow = True
+            self._say("warning", "member", slow_advice(tick_s, slot.envs, slot.ticks))
 
     def _environments_failed(self, slot: Slot, bundle: m.PlayerBundle) -> None:
         """Count what this player's environments raised while it played on."""

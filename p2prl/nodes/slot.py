@@ -7,6 +7,13 @@ from dataclasses import dataclass, field
 from p2prl.core import messages as m
 from p2prl.core.credit import Credit
 from p2prl.nodes.child import Child
+from p2prl.words import many
+
+#: Why a player that is ready does not play yet.
+WAITS = "waiting for the first weights"
+
+#: Who has environments of which one step of all takes longer is told what that means.
+SLOW_TICK_S = 5.0
 
 #: What a player is at while it starts.
 LOADING = "loading the environment and the agent"
@@ -17,6 +24,9 @@ class Slot:
     """One seat and whoever sits in it."""
 
     seat: m.Seat
+    #: Of its player: environments, and ticks of a bundle.
+    envs: int = 1
+    ticks: int = 1
     child: Child | None = None
     route: bytes = b""
     ready: bool = False
@@ -36,6 +46,8 @@ class Slot:
     deaths: int = 0
     #: The evaluation job that it has; None for none.
     job: int | None = None
+    #: When this player said that it begins to play; None before.
+    begun_at: float | None = None
     #: When this player's first step was told; None before.
     played_from: float | None = None
     #: Failures of environments: of all players that sat here, and of this one.
@@ -51,16 +63,39 @@ class Slot:
         if self.played_from is None:
             self.played_from = now
 
-    def report(self) -> m.PlayerReport:
+    def began(self, now: float) -> None:
+        """Its player has weights, and is in its first step."""
+        if self.begun_at is None:
+            self.begun_at = now
+            if self.reason == WAITS:
+                self.reason = ""
+
+    def first_step_s(self, now: float) -> float:
+        """How long its player's first step has taken so far; 0 before and after, and if something worse is told."""
+        if self.begun_at is None or self.played_from is not None or self.reason:
+            return 0.0
+        return now - self.begun_at
+
+    def report(self, now: float) -> m.PlayerReport:
         """For the heartbeat."""
         steps = self.steps + self.under_way
+        first_s = self.first_step_s(now)
         return m.PlayerReport(
             rank=self.seat.rank,
             state="working" if self.ready and steps else "starting",
             steps=steps,
             weights_version=self.version,
             restarts=max(0, self.starts - 1),
-            reason=self.reason,
+            reason=f"in its first step for {first_s:.0f} s" if first_s >= 1.0 else self.reason,
             failures=self.failures,
             under_way=self.under_way,
+            first_step_s=first_s,
         )
+
+
+def slow_advice(tick_s: float, envs: int, ticks: int) -> str:
+    """What somebody can do whose environments are so slow that little comes of them."""
+    took = f"a step of {many(envs, 'environment')} took {tick_s:.0f} s"
+    bundle = f"a bundle of {many(ticks, 'step')} each will take about {many(round(tick_s * ticks / 60) or 1, 'minute')}"
+    fewer = "fewer environments (--envs 1) or " if envs > 1 else ""
+    return f"{took}, so {bundle}; what helps: {fewer}shorter sessions (at the host: --set replay.ticks=N)"

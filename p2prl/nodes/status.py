@@ -136,6 +136,8 @@ def trainer_state(report: m.TrainerReport, silent_s: float, nodes: Sequence[m.No
         return "waiting", f"{report.reason}; nobody plays"
     if report.short and (steps := sum(_under_way(node) for node in here)):
         return "waiting", f"{report.reason}; {many(steps, 'step')} of the next are played"
+    if report.short and (beginner := next((node for node in here if _in_first_step(node)), None)):
+        return "waiting", f"{report.reason}; {beginner.name} is in its first step"
     troubled = [f"{node.name}: {node.reason}" for node in here if node.reason]
     return "stalled", "; ".join([report.reason, *troubled[:1]])
 
@@ -144,6 +146,11 @@ def _under_way(node: m.NodeStatus) -> int:
     """Steps so far of bundles that take long, at a node that makes steps, and gives what is not refused."""
     useless = node.bundles.refused and not node.bundles.stored
     return 0 if useless or node.state != "working" else sum(p.under_way for p in node.player_reports)
+
+
+def _in_first_step(node: m.NodeStatus) -> bool:
+    """A player of it is, and for no longer than it may be."""
+    return node.state != "stalled" and any(player.first_step_s for player in node.player_reports)
 
 
 def node_rows(view: StatusView) -> list[m.NodeStatus]:

@@ -28,6 +28,7 @@ class Seat:
         room: whether the window has some.
         taken: serials of the bundles that the member took.
         credits: what the player was told, by serial.
+        said: lines for people.
         moves: how often the member was told that the player is further in a bundle.
         stopped_s: what the loop's clock says while it stands still; None while it goes.
     """
@@ -40,6 +41,7 @@ class Seat:
         self.taken: list[int] = []
         self.credits: list[int] = []
         self.moves = 0
+        self.said: list[str] = []
         self.players = Players(
             self.loop,
             self.network,
@@ -50,7 +52,7 @@ class Seat:
             lambda dropped: None,
             lambda failure: None,
             lambda said, faulty: None,
-            lambda level, source, text: None,
+            lambda level, source, text: self.said.append(text),
         )
         self.slot = self.players._slots[0] = Slot(m.Seat(rank=0, seed=1), due=float("inf"))
         self.socket = self.far.client("dealer", self.players._endpoint, None, None)
@@ -67,9 +69,9 @@ class Seat:
     def _moved(self) -> None:
         self.moves += 1
 
-    def progress(self, steps: int) -> None:
+    def progress(self, steps: int, version: int = 0) -> None:
         """Tell how far the bundle under way is; returns once that is known."""
-        self.socket.send([frames.encode(m.PlayerProgress(rank=0, steps=steps))])
+        self.socket.send([frames.encode(m.PlayerProgress(rank=0, steps=steps, version=version))])
         run_until(self.loop, lambda: self.players.under_way == steps)
 
     def send(self, serial: int) -> None:
@@ -175,6 +177,55 @@ def test_a_player_in_the_middle_of_a_long_bundle_works_and_its_steps_count_once(
     seat.progress(5)
     seat.progress(0)  # the next one has begun
     assert seat.moves == 3, "where no step was made, nothing moved"
+
+
+def test_a_player_in_its_first_step_is_not_waiting_for_weights_and_tells_their_version(seat: Seat) -> None:
+    seat.stopped_s = seat.loop.now()
+    seat.slot.steps = 7  # of one that sat here before, and was killed
+    seat.socket.send([frames.encode(m.PlayerProgress(rank=0, steps=0, version=3))])
+    run_until(seat.loop, lambda: seat.slot.version == 3)
+    seat.stopped_s += 14.0
+    [report] = seat.players.reports()
+    assert (report.reason, report.first_step_s) == ("in its first step for 14 s", 14.0)
+    assert (report.weights_version, seat.players.version, seat.moves) == (3, 3, 0)
+    seat.progress(2, version=3)
+    [report] = seat.players.reports()
+    assert (report.reason, report.first_step_s, seat.moves) == ("", 0.0, 1)
+    seat.give(0)  # which was played with version 0, and waited for room
+    assert seat.players.version == 3
+
+
+def test_what_slow_environments_mean_is_said_once_when_the_first_step_was_made(seat: Seat) -> None:
+    seat.stopped_s = seat.loop.now()
+    seat.slot.envs, seat.slot.ticks = 16, 32
+    seat.socket.send([frames.encode(m.PlayerProgress(rank=0, steps=0, version=3))])
+    run_until(seat.loop, lambda: seat.slot.version == 3)
+    for steps in (16, 32):
+        seat.stopped_s += 80.0
+        seat.progress(steps)
+    assert seat.said == [
+        "a step of 16 environments took 80 s, so a bundle of 32 steps each will take about 43 minutes; what helps: "
+        "fewer environments (--envs 1) or shorter sessions (at the host: --set replay.ticks=N)"
+    ]
+
+
+def test_nothing_is_said_of_environments_that_are_not_slow(seat: Seat) -> None:
+    seat.stopped_s = seat.loop.now()
+    seat.socket.send([frames.encode(m.PlayerProgress(rank=0, steps=0, version=3))])
+    run_until(seat.loop, lambda: seat.slot.version == 3)
+    seat.stopped_s += 4.0
+    seat.progress(1)
+    seat.stopped_s += 80.0  # the machine stood still
+    seat.progress(2)
+    assert not seat.said
+
+
+def test_why_a_player_ended_again_and_again_is_told_in_its_first_step_too(seat: Seat) -> None:
+    seat.slot.reason = "ended 3 times in a row: Killed-v0 raised"
+    seat.socket.send([frames.encode(m.PlayerProgress(rank=0, steps=0, version=3))])
+    run_until(seat.loop, lambda: seat.slot.version == 3)
+    [report] = seat.players.reports()
+    assert (report.reason, report.first_step_s) == ("ended 3 times in a row: Killed-v0 raised", 0.0)
 
 
 def test_where_bundles_come_fast_the_next_is_taken_after_a_moment(seat: Seat) -> None:

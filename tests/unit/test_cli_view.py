@@ -209,7 +209,7 @@ def test_a_player_that_died_is_told_until_it_is_back() -> None:
 
 
 def test_that_something_starts_is_said_once() -> None:
-    player = Slot(Seat(rank=0, seed=1)).report()
+    player = Slot(Seat(rank=0, seed=1)).report(0.0)
     member = samples.member(state="starting", reason=player.reason, players=[])
     trainer, why = trainer_state(TrainerReport(state="starting"), 0.0, [])
     host = samples.status(trainer_state=trainer, trainer_reason=why, warnings=[])

@@ -277,3 +277,21 @@ def test_steps_of_a_bundle_under_way_are_progress() -> None:
     assert member.state == "working"
     desk.ticked(59.0 + roster.stall_after_s)
     assert member.state == "stalled"
+
+
+def test_a_member_in_its_first_step_says_so_and_is_not_stalled() -> None:
+    desk = MemberDesk(Roster(stall_after_s=10), Saved(), 10)
+    hello = m.Hello(protocol=m.PROTOCOL, version="0", role="member", name="pc", boot_id="b", players=1)
+    member = desk.hello(KEY, hello, 1, b"r", "a", 0.0)
+
+    def beat(second: float, reason: str, first_step_s: float) -> None:
+        report = m.PlayerReport(rank=0, state="starting", reason=reason, first_step_s=first_step_s)
+        said = m.Heartbeat(boot_id="b", state="starting", reason=reason, players=[report])
+        desk.heartbeat(KEY, said, b"r", "a", 0, second)
+
+    beat(1.0, "waiting for the first weights", 0.0)
+    beat(5.0, "", 0.5)
+    assert (member.state, member.reason) == ("starting", "")
+    beat(30.0, "in its first step for 25 s", 25.5)
+    assert not desk.ticked(30.0)
+    assert (member.state, member.reason) == ("starting", "in its first step for 25 s")

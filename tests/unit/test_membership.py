@@ -46,6 +46,49 @@ def test_a_node_that_never_steps_says_why_within_thirty_seconds() -> None:
     assert member.reason
 
 
+def test_a_slow_environment_is_not_stalled_and_one_that_hangs_is() -> None:
+    """Ticks of 80 s, later of 200 s; and for 21 s it waits for weights."""
+    roster = Roster(stall_after_s=10)
+    member = roster.hello("k", "pc", "b1", 1, [], 0.0)
+    changes = []
+    for second in range(3000):
+        ticks = max(0, second - 21) // 80 if second < 821 else min(10 + (second - 821) // 200, 18)
+        roster.heartbeat("k", "b1", 16 * ticks, "", float(second), first_step=21 <= second < 101)
+        if roster.ticked(float(second)):
+            changes.append((second, member.reason))
+    assert changes == [
+        (10, "no step for 10 s"),  # there are no weights
+        (821 + 160, "no step for 160 s"),  # the first tick of 200 s
+        (821 + 8 * 200 + 400, "no step for 400 s"),  # it hangs
+    ]
+    assert member.state == "stalled"
+
+
+def test_a_first_step_that_never_ends_is_told_and_so_is_a_player_that_ends_in_it() -> None:
+    roster = Roster(stall_after_s=10)
+    member = roster.hello("k", "pc", "b1", 1, [], 0.0)
+    for second in range(1, 122):
+        roster.heartbeat("k", "b1", 0, "", float(second), first_step=True)
+        roster.ticked(float(second))
+        assert member.state == ("stalled" if second == 121 else "starting")
+    for second in range(122, 140):  # it was ended, and does not come back
+        roster.heartbeat("k", "b1", 0, "", float(second), first_step=False)
+        roster.ticked(float(second))
+    assert member.state == "stalled"
+
+
+def test_the_time_of_a_pause_or_before_the_first_step_does_not_make_a_hang_wait_longer() -> None:
+    roster = Roster(silent_after_s=1e6, stall_after_s=10)
+    member = roster.hello("k", "pc", "b1", 1, [], 0.0)
+    roster.heartbeat("k", "b1", 1, "", 60.0)
+    roster.heartbeat("k", "b1", 1, "the trainer is behind", 61.0)
+    roster.heartbeat("k", "b1", 2, "", 400.0)
+    roster.ticked(409.0)
+    assert member.state == "working"
+    roster.ticked(410.0)
+    assert member.state == "stalled"
+
+
 def test_paused_is_not_stalled() -> None:
     roster = Roster(stall_after_s=10)
     member = roster.hello("k", "pc", "b1", 1, [], 0.0)

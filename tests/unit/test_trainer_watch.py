@@ -49,6 +49,19 @@ def test_a_trainer_without_sessions_waits_while_they_are_played() -> None:
     )
 
 
+def test_a_trainer_without_sessions_waits_for_a_first_step_that_is_not_too_long() -> None:
+    short = m.TrainerReport(state="stalled", reason=STALLED.reason, short=True)
+
+    def first(state: str) -> m.NodeStatus:
+        report = m.PlayerReport(rank=0, state="starting", first_step_s=14.0)
+        return node(1, state=state, player_reports=[report])
+
+    told = f"{short.reason}; {first('starting').name} is in its first step"
+    assert trainer_state(short, 0.1, [first("stalled"), first("starting")]) == ("waiting", told)
+    assert trainer_state(short, 0.1, [first("stalled")])[0] == "stalled"
+    assert trainer_state(STALLED, 0.1, [first("starting")])[0] == "stalled", "it has what it needs"
+
+
 def test_silence_and_failure_go_before_what_was_said_last() -> None:
     training = m.TrainerReport(state="training")
     assert trainer_state(training, 0.1, []) == ("training", "")
