@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -30,6 +31,14 @@ _ROOT = Path(__file__).resolve().parent.parent
 _TICK_S = 0.02
 #: How long a thread or child that was told to end may still be seen.
 _GRACE_S = 5.0
+
+
+@pytest.fixture(autouse=True)
+def denormals() -> Iterator[None]:
+    """Some tests run what a trainer or the bench runs, in this very thread: it takes denormals for 0 from then on."""
+    yield
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_flush_denormal(False)
 
 
 def wait_until(condition: Callable[[], object], timeout: float = 10.0, what: str = "") -> object:

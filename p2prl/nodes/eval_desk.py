@@ -148,8 +148,13 @@ class EvalDesk:
             self._broker.control.send(parts, peer.route)
 
     def _take_down(self, finished: Finished) -> None:
-        from p2prl.learn.statistics import bootstrap_interval  # brings numpy, which a broker else never needs
-
+        try:
+            from p2prl.learn.statistics import (
+                bootstrap_interval,
+            )  # brings numpy, which a broker else never needs
+        except OSError as error:  # such as no file left to open; the next evaluation comes
+            self._give_up(Abandoned(finished.version, f"its figures could not be worked out: {error}"))
+            return
         returns = [value for value, _ in finished.episodes]
         low, high = bootstrap_interval(returns, seed=finished.version)
         count = len(returns)

@@ -98,14 +98,19 @@ class Place:
         run_until(self.loop, lambda: member.welcome is not None)
         return member
 
-    def publish(self, seed: int, units: int = 30) -> m.WeightsHeader:
-        """Until the broker has given it out; again if the socket had no room for a moment."""
+    def send(self, seed: int, units: int = 30) -> m.WeightsHeader:
+        """Hand it to the socket; again if that had no room for a moment."""
         header = None
         while header is None:
             before = len(self.gone)
             self.publisher.publish(network_of(seed, units), self.run.run_id, seed, False)
             run_until(self.loop, lambda before=before: len(self.gone) > before)
             header = self.gone[-1]
+        return header
+
+    def publish(self, seed: int, units: int = 30) -> m.WeightsHeader:
+        """Until the broker has given it out."""
+        header = self.send(seed, units)
         run_until(self.loop, lambda: self.broker.saved.weights_version == header.version)
         return header
 
@@ -194,7 +199,7 @@ def test_a_version_is_known_to_the_broker_after_a_kill_before_anybody_has_it(
 
     note = broker_file.note_version
     monkeypatch.setattr(broker_file, "note_version", full)
-    place.publisher.publish(network_of(3), place.run.run_id, 3, False)
+    place.send(3)
     run_until(place.loop, lambda: place.broker.weights._held)
     assert place.broker.weights.newer_than(version) == [], "it might come again after a kill"
     monkeypatch.setattr(broker_file, "note_version", note)
