@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Iterator
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 
 import msgspec
@@ -12,6 +14,7 @@ import numpy as np
 import pytest
 
 from p2prl.core import messages as m
+from p2prl.core.jobs import Finished
 from p2prl.errors import UpgradeNeeded
 from p2prl.net.addresses import endpoint
 from p2prl.net.keys import new_key_pair
@@ -206,6 +209,30 @@ def test_a_version_is_known_to_the_broker_after_a_kill_before_anybody_has_it(
     place.broker.weights.publish_held()
     assert place.broker.weights.newer_than(version) != []
     assert broker_file.load(folder).weights_version == version + 1
+
+
+class NoFiles(MetaPathFinder):
+    """Imports of this module fail as they do where no more files can be opened."""
+
+    def find_spec(self, name: str, path: object, target: object = None) -> None:
+        if name == "p2prl.learn.statistics":
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), name)
+
+
+def test_an_evaluation_that_ends_while_no_file_can_be_opened_is_given_up(
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A broker imports what works out its figures with the first one."""
+    done = Finished(version=3, episodes=[(1.0, 5), (2.0, 6)], steps=11)
+    monkeypatch.delitem(sys.modules, "p2prl.learn.statistics", raising=False)
+    with monkeypatch.context() as context:
+        context.setattr(sys, "meta_path", [NoFiles(), *sys.meta_path])
+        place.broker.evaluation._take_down(done)
+    assert place.broker.saved.evaluation is None
+    assert "the evaluation of weights v3 was given up: its figures could not be worked out" in caplog.text
+    place.broker.evaluation._take_down(done)
+    assert place.broker.saved.evaluation is not None
+    assert place.broker.saved.evaluation.return_mean == 1.5
 
 
 def test_who_missed_a_keyframe_gets_whole_weights(place: Place) -> None:
