@@ -109,18 +109,21 @@ def whole_sessions(ask: SampleAsk, inserted: int) -> tuple[SampleReply, list[np.
     ] if ask.count else []
 
 
+#: Whole sessions, each tick of which is sampled twice.
+WHOLE = ReplaySpec(
+    kind="uniform",
+    ticks=TICKS,
+    batch=4,
+    window=0,
+    capacity_bytes=10**6,
+    min_ticks=8,
+    samples_per_insert=2.0,
+)
+
+
 def test_a_whole_session_counts_all_its_ticks() -> None:
     """Each stored tick is sampled `samples_per_insert` times, also where sessions are sampled whole."""
-    spec = ReplaySpec(
-        kind="uniform",
-        ticks=TICKS,
-        batch=4,
-        window=0,
-        capacity_bytes=10**6,
-        min_ticks=8,
-        samples_per_insert=2.0,
-    )
-    sampler = Sampler(SCHEMA, spec, seed=1)
+    sampler = Sampler(SCHEMA, WHOLE, seed=1)
     sampler.shards_listed({0: "a"})
     inserted = batches = 0
     for turn in range(5000):
@@ -137,16 +140,7 @@ def test_a_whole_session_counts_all_its_ticks() -> None:
 
 
 def test_players_go_on_beside_a_trainer_that_took_the_place_of_a_killed_one() -> None:
-    spec = ReplaySpec(
-        kind="uniform",
-        ticks=TICKS,
-        batch=4,
-        window=0,
-        capacity_bytes=10**6,
-        min_ticks=8,
-        samples_per_insert=2.0,
-    )
-    sampler = Sampler(SCHEMA, spec, seed=1, sampled_total=64)  # of 200,000 that it had taken
+    sampler = Sampler(SCHEMA, WHOLE, seed=1, sampled_total=64)  # of 200,000 that it had taken
     sampler.shards_listed({0: "a", 1: "b"})
     for turn in range(20):
         for index, ask in sampler.asks(float(turn), 0):
