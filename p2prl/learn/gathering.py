@@ -13,17 +13,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from p2prl.core.messages import SampleReply
-from p2prl.core.schema import SessionSchema
+from p2prl.core.schema import Column, SessionSchema
 from p2prl.errors import LimitsForbid
 from p2prl.learn.contracts import Array, ReplaySpec
 from p2prl.learn.samples import batch_bytes, columns_from_frames
-from p2prl.replay.shared import SharedRing, ring_bytes
+from p2prl.replay.shared import SharedRings, rings_bytes
 from p2prl.words import sized
 
 log = logging.getLogger("p2prl")
 
 #: What is known of a sample, as int64: a row of `drawn`.
-_SHARD, _PLACE, _STAMP, _FIRST, _VERSION = range(5)
+_PLACE, _STAMP, _FIRST, _VERSION = range(4)
 #: Small batches are gathered together, up to so many bytes: a copy of little costs as much as one of more.
 _AT_ONCE_BYTES = 250_000
 #: A part of the samples that were given: if more than this were overwritten, people are told.
@@ -34,7 +34,8 @@ class Gatherer:
     """Samples that were drawn, in the order in which they will be given.
 
     Args:
-        descriptors: of each shard's ring.
+        descriptor: of the memory of all rings; -1 if nothing is shared.
+        shards: how many rings there are.
         places: of each ring.
 
     Attributes:
@@ -46,15 +47,12 @@ class Gatherer:
     """
 
     def __init__(
-        self, schema: SessionSchema, spec: ReplaySpec, descriptors: Sequence[int], places: int
+        self, schema: SessionSchema, spec: ReplaySpec, descriptor: int, shards: int, places: int
     ) -> None:
         self._schema, self._spec, self._window = schema, spec, spec.window
-        self._places = places
-        self._rows = [
-            ((schema.rows(column, spec.window), *column.shape), column.dtype) for column in schema.columns
-        ]
-        self._rings = _seen(schema, descriptors, places)
-        self._drawn: Array = np.empty((5, 0), np.int64)
+        self._shards, self._places = shards, places
+        self._rings = _seen(schema, shards, places, descriptor) if descriptor >= 0 else None
+        self._drawn: Array = np.empty((4, 0), np.int64)
         self._at_once = max(1, _AT_ONCE_BYTES // max(1, batch_bytes(schema, spec)))
         self._gathered: deque[list[Array]] = deque()
         self.overwritten = self.given = 0
@@ -62,10 +60,10 @@ class Gatherer:
     @property
     def waiting(self) -> int:
         """Samples that were drawn and not given."""
-        return len(self._drawn[_SHARD]) + sum(len(batch[-1]) for batch in self._gathered)
+        return len(self._drawn[_PLACE]) + sum(len(batch[-1]) for batch in self._gathered)
 
     def columns(self, index: int, reply: SampleReply, payload: Sequence[memoryview | bytes]) -> list[Array]:
-        """The arrays of shard `index`'s reply: as `columns_from_frames`, or a single one for `add`, int64 `[5, count]`.
+        """The arrays of shard `index`'s reply: as `columns_from_frames`, or a single one for `add`, int64 `[4, count]`.
 
         Raises:
             ValueError: the frames are not of the right sizes, or say what cannot be.
@@ -77,17 +75,17 @@ class Gatherer:
         return columns_from_frames(self._schema, self._spec, reply.count, payload)
 
     def _read(self, index: int, count: int, payload: Sequence[memoryview | bytes]) -> Array:
-        if not 0 <= index < len(self._rings):
+        if self._rings is None or not 0 <= index < self._shards:
             raise ValueError(f"nothing is shared with shard {index}")
         where, versions = payload
-        drawn = np.empty((5, count), np.int64)
-        drawn[_SHARD] = index
+        drawn = np.empty((4, count), np.int64)
         drawn[_PLACE:_VERSION] = np.frombuffer(where, np.int64).reshape(count, 3).T
         drawn[_VERSION] = np.frombuffer(versions, np.int64).reshape(count)
         most = self._schema.ticks - self._window if self._window else 0
         for values, below in ((drawn[_PLACE], self._places), (drawn[_FIRST], most + 1)):
             if values.min() < 0 or values.max() >= below:
                 raise ValueError("a sample of what is not there")
+        drawn[_PLACE] += index * self._places
         return drawn
 
     def add(self, parts: Sequence[Array], rng: np.random.Generator) -> None:
@@ -97,8 +95,9 @@ class Gatherer:
         self._drawn = np.concatenate([self._drawn, drawn], axis=1)
 
     def next_batch(self, count: int) -> list[Array] | None:
-        """`count` samples, one fresh array `[count, rows, *shape]` a column and the versions; those of one shard stand
-        together. None if too few are left.
+        """`count` samples, one fresh array `[count, rows, *shape]` a column and the versions; None if too few are left.
+
+        An array may be a part of a larger one, of which no other batch has this part.
         """
         while not self._gathered:
             if self.waiting < count:
@@ -133,55 +132,40 @@ class Gatherer:
             for column, values in zip(columns, filled, strict=True):
                 column[holes] = values
         columns.append(drawn[_VERSION])
-        self._gathered += _dealt(columns, batches) if batches > 1 else [columns]
+        for start in range(0, batches * count, count):
+            self._gathered.append([values[start : start + count] for values in columns])
 
     def _take(self, count: int) -> Array:
-        """The first that wait, by shard."""
+        """The first that wait."""
         taken, self._drawn = self._drawn[:, :count], self._drawn[:, count:]
-        by_shard: Array = taken.take(taken[_SHARD].argsort(kind="stable"), axis=1)
-        return by_shard
+        return taken
 
     def _gather(self, drawn: Array) -> tuple[list[Array], Array]:
-        """The columns of these samples, which are in order of their shards; and which of them were still there."""
-        size = drawn.shape[1]
-        columns = [np.empty((size, *shape), dtype) for shape, dtype in self._rows]
-        there, start = np.empty(size, bool), 0
-        for index, count in enumerate(np.bincount(drawn[_SHARD]).tolist()):
-            if count:
-                part, ring = slice(start, start + count), self._rings[index]
-                self._copy(ring, drawn[:, part], [values[part] for values in columns])
-                np.equal(ring.stamps.take(drawn[_PLACE, part]), drawn[_STAMP, part], out=there[part])
-            start += count
+        """The columns of these samples, and which of them were still there."""
+        assert self._rings is not None, "nothing can have been drawn"
+        place = drawn[_PLACE]
+        stores = zip(self._schema.columns, self._rings.columns, strict=True)
+        columns = [self._copy(column, store, drawn) for column, store in stores]
+        there: Array = self._rings.stamps.take(place) == drawn[_STAMP]
         return columns, there
 
-    def _copy(self, ring: SharedRing, drawn: Array, into: Sequence[Array]) -> None:
-        # The places were looked at as they came; with "raise" take would fill an array of its own first.
+    def _copy(self, column: Column, store: Array, drawn: Array) -> Array:
         if not self._window:
-            for store, values in zip(ring.columns, into, strict=True):
-                store.take(drawn[_PLACE], axis=0, out=values, mode="clip")
-            return
-        for column, store, values in zip(self._schema.columns, ring.columns, into, strict=True):
-            first = drawn[_PLACE] * self._schema.rows(column) + drawn[_FIRST]
-            rows = first[:, None] + np.arange(self._window + column.extra_row)
-            flat = store.reshape(self._places * self._schema.rows(column), *column.shape)
-            flat.take(rows, axis=0, out=values, mode="clip")
+            whole: Array = store.take(drawn[_PLACE], axis=0)
+            return whole
+        each = self._schema.rows(column)
+        first = drawn[_PLACE] * each + drawn[_FIRST]
+        rows = first[:, None] + np.arange(self._window + column.extra_row)
+        windows: Array = store.reshape(len(store) * each, *column.shape).take(rows, axis=0)
+        return windows
 
 
-def _seen(schema: SessionSchema, descriptors: Sequence[int], places: int) -> list[SharedRing]:
+def _seen(schema: SessionSchema, shards: int, places: int, descriptor: int) -> SharedRings:
     try:
-        return [SharedRing(schema, places, descriptor) for descriptor in descriptors]
+        return SharedRings(schema, shards, places, descriptor)
     except OSError as error:
-        size = ring_bytes(schema, places) * len(descriptors)
+        size = rings_bytes(schema, shards, places)
         raise LimitsForbid(
             f"the trainer cannot map the replay's {sized(size)}, which its shards share with it ({error}): "
             "set replay.capacity_bytes lower, or allow it more memory (ulimit -v)"
         ) from error
-
-
-def _dealt(columns: Sequence[Array], batches: int) -> list[list[Array]]:
-    """So many batches. The samples are dealt out in turn, like cards: so each batch has its part of each shard's."""
-    dealt = [
-        np.ascontiguousarray(values.reshape(-1, batches, *values.shape[1:]).swapaxes(0, 1))
-        for values in columns
-    ]
-    return [list(batch) for batch in zip(*dealt, strict=True)]

@@ -22,7 +22,7 @@ from p2prl.nodes.device import choose_device
 from p2prl.nodes.grace import CHILD_S, more_s
 from p2prl.nodes.options import HostOptions, default_players
 from p2prl.nodes.prepare import Prepared
-from p2prl.nodes.rings import Ring, close_rings, open_rings
+from p2prl.nodes.rings import Rings, open_rings
 from p2prl.nodes.supervisor import Charge
 from p2prl.nodes.trainer_config import TrainerConfig
 from p2prl.nodes.wiring import BrokerConfig, MemberConfig, ShardConfig, Staff
@@ -57,7 +57,7 @@ class Plan:
 
     Attributes:
         base_port, name: may change; the next start of a process is told the new one.
-        rings: the memory that each shard shares with the trainer; empty for none.
+        rings: the memory that the shards share with the trainer; None for none.
         code: the join code as the broker told it last, so that its next incarnation goes on with it.
         term: the broker's last one; 0 before the first.
     """
@@ -71,7 +71,7 @@ class Plan:
         self.players = default_players() if options.players is None else options.players
         self.bind = bind_hosts(options)
         self.code = _first_code(options)
-        self.rings: list[Ring] = []
+        self.rings: Rings | None = None
         self._session = secrets.token_hex(8)
         self.term = 0
         self._began = time.monotonic()
@@ -81,26 +81,23 @@ class Plan:
         replay, count = self.prepared.replay, self.options.experiment.shards
         kind = cast(ReplayKind, replay.kind)
         self.rings = open_rings(self.prepared.run.schema, kind, count, self._shard_bytes())
+        writes = [self.rings.writes] if self.rings is not None else []
+        reads = [self.rings.reads] if self.rings is not None else []
         shards = [
-            Charge(
-                f"shard {index}",
-                "shard",
-                self._shard_maker(index),
-                descriptors=[ring.writes for ring in self.rings[index : index + 1]],
-            )
+            Charge(f"shard {index}", "shard", self._shard_maker(index), descriptors=writes)
             for index in range(count)
         ]
         threads = str(max(1, (os.cpu_count() or 1) - self.players))
         names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
         env = {name: threads for name in names if name not in os.environ}
-        read = [ring.reads for ring in self.rings]
-        trainer = Charge("trainer", "trainer", self._trainer_config, env, read)
+        trainer = Charge("trainer", "trainer", self._trainer_config, env, reads)
         members = [Charge("member", "member", self._member_config)] if self.players > 0 else []
         return [Charge("broker", "broker", self._broker_config), *shards, trainer, *members]
 
     def close(self) -> None:
         """Let go of the shared memory."""
-        close_rings(self.rings)
+        if self.rings is not None:
+            self.rings.close()
 
     def played(self) -> list[str]:
         """Those that make sessions, and those that learn from them."""
@@ -170,7 +167,8 @@ class Plan:
                 fsync_interval_s=experiment.replay.fsync_interval_s,
                 node_bytes_per_s=limits.node_bytes_per_s / shards,
                 node_bundles_per_s=limits.node_bundles_per_s / shards,
-                ring=self.rings[index].writes if self.rings else -1,
+                rings=self.rings.writes if self.rings is not None else -1,
+                shards=shards,
                 grace_s=self._grace_s(),
             )
 
@@ -196,14 +194,15 @@ class Plan:
             keep_checkpoints=train.keep_checkpoints,
             eval_episodes=play.eval_episodes if play.eval_share > 0 else 0,
             goal=self.options.experiment.stop.mean_return,
-            rings=[ring.reads for ring in self.rings],
+            rings=self.rings.reads if self.rings is not None else -1,
+            shards=self.options.experiment.shards,
             shard_bytes=self._shard_bytes(),
             grace_s=self._grace_s(),
         )
 
     def check_config(self, path: Path) -> TrainerConfig:
         """For a trainer that only looks whether a checkpoint fits this experiment."""
-        return msgspec.structs.replace(self._trainer_config(), check=str(path), rings=[])
+        return msgspec.structs.replace(self._trainer_config(), check=str(path), rings=-1)
 
     def _member_config(self) -> MemberConfig:
         agent = self.options.experiment.agent.name

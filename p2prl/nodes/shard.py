@@ -81,7 +81,9 @@ class Shard:
             fsync_interval_s=config.fsync_interval_s,
             reward_range=run.env.reward_range,
             max_episode_steps=run.env.max_episode_steps,
-            ring=config.ring,
+            rings=config.rings,
+            shard=config.index,
+            shards=config.shards,
         )
         self.store = ShardStore.open(folder, run.schema, params, seed=run.seed + config.index)
         self.guests = GuestList()
@@ -359,7 +361,7 @@ def child_main() -> int:
     """Run a shard as a child process."""
 
     def main(config: ShardConfig, loop: Loop) -> int:
-        keep_to_itself([config.ring] if config.ring >= 0 else [])
+        keep_to_itself(config.rings)
         shard = Shard(config, loop)
         emit("ready", sessions=shard.store.sessions)
         try:

@@ -124,8 +124,8 @@ class Trainer:
             log.info("resumed from %s: %s", last.path, last.meta.told())
         seed = config.run.seed + self.updates
         places = ring_capacity(config.run.schema, config.shard_bytes)
-        self.gatherer = Gatherer(config.run.schema, config.replay, config.rings, places)
-        gatherer = self.gatherer if config.rings else None
+        self.gatherer = Gatherer(config.run.schema, config.replay, config.rings, config.shards, places)
+        gatherer = self.gatherer if config.rings >= 0 else None
         self.sampler = Sampler(config.run.schema, config.replay, seed, self._sampled_before, gatherer)
         self.standstill = Standstill(self.loop.now())
         self.loop.every(config.checkpoint_interval_s, self.save)
@@ -181,7 +181,7 @@ class Trainer:
     def _work(self) -> bool:
         """An update, if there is a batch, or small ones for a moment; True if there may be more to do at once."""
         self._ask()
-        until = self.loop.now() + (_MOMENT_S if self.config.rings else 0.0)
+        until = self.loop.now() + (_MOMENT_S if self.config.rings >= 0 else 0.0)
         while self.learner is not None and (batch := self.sampler.next_batch()) is not None:
             self._tell_players(idle=False)  # they may go on while this update is made
             self._update(batch)

@@ -16,7 +16,8 @@ class TrainerConfig(msgspec.Struct, frozen=True):
     Attributes:
         eval_episodes: greedy episodes that are asked for of each candidate, by which `best` is chosen; 0 for none.
         goal: the mean return that ends the run; None if none does.
-        rings: descriptors of the memory that each shard writes (nodes/rings.py); none if samples come through sockets.
+        rings: the descriptor of the memory that the shards write (nodes/rings.py); -1 if samples come through sockets.
+        shards: how many shards there are.
         shard_bytes: capacity of each shard.
         check: a checkpoint's folder: only look whether it fits, and end; empty to train.
         grace_s: what it has for its end.
@@ -36,7 +37,8 @@ class TrainerConfig(msgspec.Struct, frozen=True):
     keep_checkpoints: int
     eval_episodes: int = 0
     goal: float | None = None
-    rings: list[int] = []
+    rings: int = -1
+    shards: int = 1
     shard_bytes: int = 0
     check: str = ""
     grace_s: float = CHILD_S

@@ -80,7 +80,8 @@ class ShardConfig(msgspec.Struct, frozen=True):
     Attributes:
         fsync_interval_s: the most seconds of acknowledged sessions that a power cut may take.
         node_bytes_per_s, node_bundles_per_s: what this shard takes of one node; 0 for no limit.
-        ring: the descriptor of memory that the trainer reads (nodes/rings.py); -1 for none.
+        rings: the descriptor of memory that the trainer reads (nodes/rings.py); -1 for none.
+        shards: how many shards there are.
         grace_s: what it has for its end.
     """
 
@@ -99,7 +100,8 @@ class ShardConfig(msgspec.Struct, frozen=True):
     fsync_interval_s: float = 1.0
     node_bytes_per_s: float = 0.0
     node_bundles_per_s: float = 0.0
-    ring: int = -1
+    rings: int = -1
+    shards: int = 1
     grace_s: float = CHILD_S
 
 

@@ -21,7 +21,8 @@ class ReplayParams(msgspec.Struct, frozen=True):
         fsync_interval_s: the most seconds of acknowledged sessions that a power cut may take; a kill, none. With 0
             a power cut takes none either, as long as `flush` is called before verdicts are passed on.
         segment_bytes: the log begins a new file after this many bytes.
-        ring: the descriptor of memory that the trainer reads, for a uniform ring without pictures; -1 for none.
+        rings: the descriptor of memory that the trainer reads, for a uniform ring without pictures; -1 for none.
+        shard, shards: which of how many shards it is, as that memory is divided.
         reward_range, max_episode_steps: what the environment declares (core/spaces.py); None for nothing.
     """
 
@@ -31,6 +32,8 @@ class ReplayParams(msgspec.Struct, frozen=True):
     window: int = 1
     fsync_interval_s: float = 1.0
     segment_bytes: int = 8 * 1024 * 1024
-    ring: int = -1
+    rings: int = -1
+    shard: int = 0
+    shards: int = 1
     reward_range: tuple[float, float] | None = None
     max_episode_steps: int | None = None

@@ -98,9 +98,11 @@ class ShardStore:
             return QueueStore(schema, spec.capacity_bytes, spec.max_lag)
         if spec.kind == "prioritised":
             return PrioritisedStore(schema, spec.capacity_bytes, spec.window, rng)
-        if spec.ring >= 0:
+        if spec.rings >= 0:
             try:
-                return SharedStore(schema, spec.capacity_bytes, spec.window, rng, spec.ring)
+                return SharedStore(
+                    schema, spec.capacity_bytes, spec.window, rng, spec.rings, spec.shard, spec.shards
+                )
             except OSError as error:
                 self.warn(f"memory cannot be shared with the trainer, so samples go through sockets: {error}")
         return RingStore(schema, spec.capacity_bytes, spec.window, rng)

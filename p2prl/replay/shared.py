@@ -1,8 +1,10 @@
-"""A ring in memory that a host's shard and its trainer share: the shard says where the samples are, and not what.
+"""Rings in memory that a host's shards and its trainer share: a shard says where the samples are, and not what.
 
-Both work out by themselves what lies where, from the run's schema and the ring's places:
+All work out by themselves what lies where, from the run's schema, how many shards there are and a ring's places:
 
-    boots, int64 [1]; stamps, int64 [places]; then each column, [places, rows, *shape]; each at a multiple of 64 bytes
+    boots, int64 [shards]; stamps, int64 [shards, places]; then each column, [shards, places, rows, *shape]
+
+each at a multiple of 64 bytes. So to the trainer the rings of all shards are one array a column.
 
 A place's *stamp* names the session that it holds, and is -1 while that is being written. No stamp comes again: each
 start of a shard has its own, `boots` counts them. So who copied a session and then finds the stamp that it was told
@@ -52,10 +54,12 @@ def can_be_shared(schema: SessionSchema) -> bool:
     return not any(in_pictures(column) for column in schema.columns)
 
 
-def layout(schema: SessionSchema, places: int) -> list[Block]:
+def layout(schema: SessionSchema, shards: int, places: int) -> list[Block]:
     """`boots`, `stamps` and the columns, in that order; the whole ends where the last block does."""
-    shapes: list[tuple[tuple[int, ...], str]] = [((1,), "int64"), ((places,), "int64")]
-    shapes += [((places, schema.rows(column), *column.shape), column.dtype) for column in schema.columns]
+    shapes: list[tuple[tuple[int, ...], str]] = [((shards,), "int64"), ((shards, places), "int64")]
+    shapes += [
+        ((shards, places, schema.rows(column), *column.shape), column.dtype) for column in schema.columns
+    ]
     blocks: list[Block] = []
     for shape, dtype in shapes:
         offset = -(-blocks[-1].end // _ALIGN) * _ALIGN if blocks else 0
@@ -63,43 +67,49 @@ def layout(schema: SessionSchema, places: int) -> list[Block]:
     return blocks
 
 
-def ring_bytes(schema: SessionSchema, places: int) -> int:
-    """What the memory of a ring takes, in bytes."""
-    return max(block.end for block in layout(schema, places))
+def rings_bytes(schema: SessionSchema, shards: int, places: int) -> int:
+    """What the memory of all rings takes, in bytes."""
+    return max(block.end for block in layout(schema, shards, places))
 
 
-class SharedRing:
-    """The arrays as one process sees them.
+class SharedRings:
+    """The rings as one process sees them.
 
     Args:
         descriptor: of the memory, which has its size already; it stays open.
-        writes: for the shard; the trainer's arrays are read-only.
+        writes: for a shard; the trainer's arrays are read-only.
 
     Attributes:
-        stamps: int64 `[places]`.
-        columns: in the schema's order, `[places, rows, *shape]`.
+        stamps: int64 `[shards * places]`: those of a shard follow each other.
+        columns: in the schema's order, `[shards * places, rows, *shape]`.
 
     Raises:
-        OSError: there is no such memory, it is not a ring of this schema and so many places, or this process may not
-            have so much more in its address space.
+        OSError: there is no such memory, it is not of this schema and so many shards and places, or this process may
+            not have so much more in its address space.
     """
 
-    def __init__(self, schema: SessionSchema, places: int, descriptor: int, *, writes: bool = False) -> None:
-        blocks, size = layout(schema, places), ring_bytes(schema, places)
+    def __init__(
+        self, schema: SessionSchema, shards: int, places: int, descriptor: int, *, writes: bool = False
+    ) -> None:
+        blocks, size = layout(schema, shards, places), rings_bytes(schema, shards, places)
         held = os.fstat(descriptor).st_size
         if held != size:
             raise OSError(errno.EINVAL, f"shared memory of {held} bytes, expected {size}")
         access = mmap.ACCESS_WRITE if writes else mmap.ACCESS_READ
         memory = mmap.mmap(descriptor, size, access=access)
-        self.boots, self.stamps, *self.columns = (
+        self._boots, *arrays = (
             np.ndarray(block.shape, block.dtype, memory, block.offset) for block in blocks
         )
+        self.stamps, *self.columns = (values.reshape(shards * places, *values.shape[2:]) for values in arrays)
+        self._places = places
 
-    def begin(self) -> int:
-        """Nothing in it counts any more; returns the first of this start's stamps."""
-        self.boots += 1
+    def keep(self, shard: int) -> int:
+        """See this shard's ring alone from now on, of which nothing counts any more; returns its first stamp."""
+        mine = slice(shard * self._places, (shard + 1) * self._places)
+        self.stamps, self.columns = self.stamps[mine], [values[mine] for values in self.columns]
+        self._boots[shard] += 1
         self.stamps.fill(_NOTHING)
-        return int(self.boots[0]) * _STAMPS_A_BOOT
+        return int(self._boots[shard]) * _STAMPS_A_BOOT
 
 
 class SharedStore(RingStore):
@@ -109,6 +119,7 @@ class SharedStore(RingStore):
 
     Args:
         descriptor: of the memory.
+        shard, shards: which of how many shards it is.
 
     Raises:
         LimitsForbid: there is no memory for it.
@@ -122,16 +133,18 @@ class SharedStore(RingStore):
         window: int,
         rng: np.random.Generator,
         descriptor: int,
+        shard: int = 0,
+        shards: int = 1,
     ) -> None:
-        self._descriptor = descriptor
+        self._descriptor, self._shard, self._shards = descriptor, shard, shards
         super().__init__(schema, capacity_bytes, window, rng)
         self._spare = min(self.capacity // _SPARE_PART, _MOST_SPARE)
-        self._next_stamp = self._ring.begin()
 
     def _make_columns(self) -> None:
         # Memory that is shared is never refused before it is used: so ask for as much of the other kind.
-        np.empty(ring_bytes(self._schema, self.capacity), np.uint8)
-        self._ring = SharedRing(self._schema, self.capacity, self._descriptor, writes=True)
+        np.empty(rings_bytes(self._schema, 1, self.capacity), np.uint8)
+        self._ring = SharedRings(self._schema, self._shards, self.capacity, self._descriptor, writes=True)
+        self._next_stamp = self._ring.keep(self._shard)
         self._columns = list(self._ring.columns)
 
     def _write(self, at: int, start: int, count: int, arrays: Opened, node: str) -> None:

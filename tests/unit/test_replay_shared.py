@@ -22,7 +22,7 @@ from p2prl.learn.gathering import Gatherer
 from p2prl.learn.sampling import Sampler
 from p2prl.replay.params import ReplayParams
 from p2prl.replay.shard import ShardStore
-from p2prl.replay.shared import SharedRing, SharedStore, can_be_shared, layout, ring_bytes
+from p2prl.replay.shared import SharedRings, SharedStore, can_be_shared, layout, rings_bytes
 from p2prl.replay.storage import RingStore, Sample
 from tests.unit.replay_kit import CARTPOLE, play
 
@@ -33,17 +33,16 @@ SPARE = 4
 
 
 @pytest.fixture
-def memory(tmp_path: Path) -> Iterator[list[int]]:
-    """Two descriptors: files, which any system has, in the place of memory without a name."""
-    made = [os.open(tmp_path / f"ring-{index}", os.O_RDWR | os.O_CREAT) for index in range(2)]
+def memory(tmp_path: Path) -> Iterator[int]:
+    """The descriptor of two shards' rings: of a file, which any system has, in the place of memory without a name."""
+    made = os.open(tmp_path / "rings", os.O_RDWR | os.O_CREAT)
+    os.ftruncate(made, rings_bytes(CARTPOLE, 2, PLACES))
     yield made
-    for descriptor in made:
-        os.close(descriptor)
+    os.close(made)
 
 
-def shared(descriptor: int, window: int = 0, places: int = PLACES) -> SharedStore:
-    os.ftruncate(descriptor, ring_bytes(CARTPOLE, places))
-    return SharedStore(CARTPOLE, places * BYTES, window, np.random.default_rng(1), descriptor)
+def shared(memory: int, window: int = 0, shard: int = 0) -> SharedStore:
+    return SharedStore(CARTPOLE, PLACES * BYTES, window, np.random.default_rng(1), memory, shard, 2)
 
 
 def fill(store: RingStore, sessions: int, first: int = 0) -> None:
@@ -56,10 +55,8 @@ def spec(window: int = 0, batch: int = 8) -> ReplaySpec:
     return ReplaySpec(ticks=T, batch=batch, window=window, capacity_bytes=10**6, min_ticks=0)
 
 
-def gatherer(memory: list[int], window: int = 0) -> Gatherer:
-    for descriptor in memory:
-        os.ftruncate(descriptor, ring_bytes(CARTPOLE, PLACES))
-    return Gatherer(CARTPOLE, spec(window), memory, PLACES)
+def gatherer(memory: int, window: int = 0) -> Gatherer:
+    return Gatherer(CARTPOLE, spec(window), memory, 2, PLACES)
 
 
 def replied(sample: Sample) -> tuple[SampleReply, list[bytes]]:
@@ -102,9 +99,9 @@ columns = st.lists(
 
 
 @settings(max_examples=100, deadline=None)
-@given(columns, st.integers(1, 9), st.integers(1, 50))
+@given(columns, st.integers(1, 9), st.integers(1, 4), st.integers(1, 50))
 def test_blocks_hold_their_columns_and_none_overlaps_another(
-    wanted: list[tuple[str, tuple[int, ...], str]], ticks: int, places: int
+    wanted: list[tuple[str, tuple[int, ...], str]], ticks: int, shards: int, places: int
 ) -> None:
     schema = SessionSchema(
         ticks,
@@ -113,47 +110,65 @@ def test_blocks_hold_their_columns_and_none_overlaps_another(
             for at, (dtype, shape, kind) in enumerate(wanted)
         ),
     )
-    blocks = layout(schema, places)
+    blocks = layout(schema, shards, places)
     assert len(blocks) == 2 + len(wanted)
     for before, block in itertools.pairwise(blocks):
         assert before.end <= block.offset < before.end + 64
         assert block.offset % 64 == 0
     for column, block in zip(schema.columns, blocks[2:], strict=True):
         assert block.dtype == column.dtype
-        assert block.shape == (places, schema.rows(column), *column.shape)
-        assert block.end - block.offset == places * schema.column_bytes(column, 1)
+        assert block.shape == (shards, places, schema.rows(column), *column.shape)
+        assert block.end - block.offset == shards * places * schema.column_bytes(column, 1)
         assert math.prod(block.shape) * DTYPE_SIZES[column.dtype] == block.end - block.offset
 
 
-def test_what_one_side_writes_the_other_reads_and_cannot_change(memory: list[int]) -> None:
-    store = shared(memory[0])
-    view = SharedRing(CARTPOLE, PLACES, memory[0])
+def test_what_one_side_writes_the_other_reads_and_cannot_change(memory: int) -> None:
+    store = shared(memory)
+    view = SharedRings(CARTPOLE, 2, PLACES, memory)
     fill(store, 5)
     assert view.columns[0][:5, 0, 2].tolist() == [0, 1, 2, 3, 4]
     assert (view.stamps[:5] > 0).all()
-    assert (view.stamps[5:] == -1).all()
+    assert (view.stamps[5:PLACES] == -1).all()
     for values in (view.stamps, *view.columns):
         with pytest.raises(ValueError, match="read-only"):
             values[0] = 0
 
 
-def test_memory_of_another_size_is_not_taken_for_a_ring(memory: list[int]) -> None:
-    fill(shared(memory[0]), 5)
+def test_shards_do_not_touch_each_others_rings(memory: int) -> None:
+    view = SharedRings(CARTPOLE, 2, PLACES, memory)
+    for shard in (0, 1):
+        mine, others = (slice(PLACES * at, PLACES * (at + 1)) for at in (shard, 1 - shard))
+        before = [values[others].copy() for values in (view.stamps, *view.columns)]
+        for sessions in (0, 2 * PLACES + 3):
+            store = shared(memory, shard=shard)
+            assert (view.stamps[mine] == -1).all(), "something of an earlier start counts"
+            fill(store, sessions, first=1000 * (shard + 1))
+            for values, was in zip((view.stamps, *view.columns), before, strict=True):
+                assert np.array_equal(values[others], was)
+        assert (view.stamps[mine] > 0).all()
+        assert (view.columns[0][mine, 0, 2] >= 1000 * (shard + 1)).all()
+
+
+def test_memory_of_another_size_is_not_taken_for_rings(memory: int, tmp_path: Path) -> None:
+    empty = os.open(tmp_path / "empty", os.O_RDWR | os.O_CREAT)
+    fill(shared(memory), 5)
     for writes in (False, True):
         with pytest.raises(OSError, match="shared memory of"):
-            SharedRing(CARTPOLE, PLACES + 1, memory[0], writes=writes)
+            SharedRings(CARTPOLE, 2, PLACES + 1, memory, writes=writes)
         with pytest.raises(OSError, match="shared memory of 0 bytes"):
-            SharedRing(CARTPOLE, PLACES, memory[1], writes=writes)
-    assert os.fstat(memory[1]).st_size == 0
+            SharedRings(CARTPOLE, 2, PLACES, empty, writes=writes)
+        with pytest.raises(OSError, match="shared memory of"):
+            SharedRings(CARTPOLE, 1, PLACES, memory, writes=writes)
+    assert os.fstat(empty).st_size == 0
+    os.close(empty)
 
 
-def test_a_trainer_that_cannot_map_the_rings_says_what_to_do(memory: list[int], tmp_path: Path) -> None:
-    os.ftruncate(memory[0], ring_bytes(CARTPOLE, PLACES))
+def test_a_trainer_that_cannot_map_the_rings_says_what_to_do(memory: int, tmp_path: Path) -> None:
     writable = os.open(tmp_path / "other", os.O_WRONLY | os.O_CREAT)
     try:
-        os.ftruncate(writable, ring_bytes(CARTPOLE, PLACES))
+        os.ftruncate(writable, rings_bytes(CARTPOLE, 2, PLACES))
         with pytest.raises(LimitsForbid, match=r"cannot map the replay's .* set replay.capacity_bytes lower"):
-            Gatherer(CARTPOLE, spec(), [memory[0], writable], PLACES)
+            Gatherer(CARTPOLE, spec(), writable, 2, PLACES)
     finally:
         os.close(writable)
 
@@ -170,9 +185,9 @@ def test_pictures_are_not_shared() -> None:
 @pytest.mark.parametrize("window", [0, 3])
 @pytest.mark.parametrize("sessions", [1, 59, 62, 64, 64 + 37])
 def test_the_oldest_of_a_full_ring_are_not_drawn_and_all_others_are(
-    memory: list[int], sessions: int, window: int
+    memory: int, sessions: int, window: int
 ) -> None:
-    store = shared(memory[0], window)
+    store = shared(memory, window)
     fill(store, sessions)
     sample = store.sample(6000, window, 0)
     assert sample.columns == []
@@ -182,8 +197,8 @@ def test_the_oldest_of_a_full_ring_are_not_drawn_and_all_others_are(
     assert set(sample.versions.tolist()) == set(can)
 
 
-def test_what_a_quarantined_node_gave_is_not_drawn_and_not_counted(memory: list[int]) -> None:
-    store = shared(memory[0])
+def test_what_a_quarantined_node_gave_is_not_drawn_and_not_counted(memory: int) -> None:
+    store = shared(memory)
     for number in range(PLACES + 10):
         store.add(number, play(1, number)[0], number, "good" if number % 2 else "bad")
     whole = store.mass()
@@ -197,16 +212,16 @@ def test_what_a_quarantined_node_gave_is_not_drawn_and_not_counted(memory: list[
     assert store.mass() == whole
 
 
-def test_a_ring_for_which_there_is_no_memory_is_refused(memory: list[int]) -> None:
+def test_a_ring_for_which_there_is_no_memory_is_refused(memory: int) -> None:
     with pytest.raises(LimitsForbid, match="no memory for a replay"):
-        SharedStore(CARTPOLE, 1 << 60, 0, np.random.default_rng(0), memory[0])
+        SharedStore(CARTPOLE, 1 << 60, 0, np.random.default_rng(0), memory)
 
 
 def test_where_it_cannot_be_shared_a_shard_keeps_its_own_and_says_so(tmp_path: Path) -> None:
-    (tmp_path / "other").write_bytes(bytes(ring_bytes(CARTPOLE, PLACES)))
+    (tmp_path / "other").write_bytes(bytes(rings_bytes(CARTPOLE, 1, PLACES)))
     readable = os.open(tmp_path / "other", os.O_RDONLY)
     try:
-        params = ReplayParams(capacity_bytes=PLACES * BYTES, ring=readable)
+        params = ReplayParams(capacity_bytes=PLACES * BYTES, rings=readable)
         shard = ShardStore.open(tmp_path / "shard", CARTPOLE, params, seed=1)
     finally:
         os.close(readable)
@@ -220,10 +235,10 @@ def test_where_it_cannot_be_shared_a_shard_keeps_its_own_and_says_so(tmp_path: P
 
 @pytest.mark.parametrize("window", [0, 1, 5, T])
 def test_batches_are_what_was_drawn_of_all_shards(
-    memory: list[int], window: int, caplog: pytest.LogCaptureFixture
+    memory: int, window: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="p2prl")
-    stores = [shared(descriptor, window) for descriptor in memory]
+    stores = [shared(memory, window, shard) for shard in range(2)]
     fill(stores[0], 80)
     fill(stores[1], 30, first=1000)
     taker = gatherer(memory, window)
@@ -243,10 +258,10 @@ def test_batches_are_what_was_drawn_of_all_shards(
     assert not caplog.text
 
 
-def test_what_shards_drew_is_shuffled(memory: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_shards_drew_is_shuffled(memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the first batches would all be of the first shard, as here, where each batch is gathered alone."""
     monkeypatch.setattr(gathering, "_AT_ONCE_BYTES", 1)
-    stores, taker = [shared(descriptor) for descriptor in memory], gatherer(memory)
+    stores, taker = [shared(memory, shard=shard) for shard in range(2)], gatherer(memory)
     for at, store in enumerate(stores):
         fill(store, 30, first=1000 * at)
     taker.add(
@@ -258,11 +273,9 @@ def test_what_shards_drew_is_shuffled(memory: list[int], monkeypatch: pytest.Mon
     assert {version // 1000 for version in batch[-1].tolist()} == {0, 1}
 
 
-def test_a_few_that_were_overwritten_are_not_told(
-    memory: list[int], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_few_that_were_overwritten_are_not_told(memory: int, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="p2prl")
-    store, taker = shared(memory[0]), gatherer(memory)
+    store, taker = shared(memory), gatherer(memory)
     fill(store, PLACES)
     part = told(taker, 0, store.sample(400, 0, 0))[0]
     taker.add([part], np.random.default_rng(1))
@@ -276,10 +289,10 @@ def test_a_few_that_were_overwritten_are_not_told(
 
 
 def test_what_was_overwritten_is_left_out_and_others_take_its_place(
-    memory: list[int], caplog: pytest.LogCaptureFixture
+    memory: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="p2prl")
-    store, taker = shared(memory[0]), gatherer(memory)
+    store, taker = shared(memory), gatherer(memory)
     fill(store, PLACES)
     part = told(taker, 0, store.sample(40, 0, 0))[0]
     taker.add([part], np.random.default_rng(1))
@@ -308,12 +321,12 @@ def test_what_was_overwritten_is_left_out_and_others_take_its_place(
     assert taker.overwritten == gone
 
 
-def test_what_is_being_written_is_not_given(memory: list[int]) -> None:
-    store, taker = shared(memory[0]), gatherer(memory)
+def test_what_is_being_written_is_not_given(memory: int) -> None:
+    store, taker = shared(memory), gatherer(memory)
     fill(store, 10)
     sample = store.sample(8, 0, 0)
     taker.add(told(taker, 0, sample), np.random.default_rng(1))
-    other = SharedRing(CARTPOLE, PLACES, memory[0], writes=True)
+    other = SharedRings(CARTPOLE, 2, PLACES, memory, writes=True)
     assert sample.where is not None
     kept = other.stamps.copy()
     other.stamps[sample.where[:, 0]] = -1
@@ -324,27 +337,29 @@ def test_what_is_being_written_is_not_given(memory: list[int]) -> None:
     assert taker.next_batch(8) is not None
 
 
-def test_what_a_shard_was_killed_while_writing_is_not_given(memory: list[int]) -> None:
-    store, taker = shared(memory[0], places=1), Gatherer(CARTPOLE, spec(batch=1), memory[:1], 1)
+def test_what_a_shard_was_killed_while_writing_is_not_given(memory: int) -> None:
+    os.ftruncate(memory, rings_bytes(CARTPOLE, 1, 1))
+    store = SharedStore(CARTPOLE, BYTES, 0, np.random.default_rng(1), memory)
+    taker = Gatherer(CARTPOLE, spec(batch=1), memory, 1, 1)
     fill(store, 1)
     taker.add(told(taker, 0, store.sample(1, 0, 0)), np.random.default_rng(1))
     half = play(1, 1)[0]
     del half["flags"]
     with pytest.raises(KeyError):
         store.add(1, half, 1)
-    assert SharedRing(CARTPOLE, 1, memory[0]).columns[0][0, 0, 2] == 1, "nothing was written at all"
+    assert SharedRings(CARTPOLE, 1, 1, memory).columns[0][0, 0, 2] == 1, "nothing was written at all"
     assert taker.next_batch(1) is None
     assert taker.overwritten == 1
 
 
-def test_nothing_of_an_earlier_start_of_the_shard_is_given(memory: list[int]) -> None:
+def test_nothing_of_an_earlier_start_of_the_shard_is_given(memory: int) -> None:
     """Also where the new one has the same sessions in the same places, or none yet."""
-    store, taker = shared(memory[0]), gatherer(memory)
+    store, taker = shared(memory), gatherer(memory)
     fill(store, 20)
     taker.add(told(taker, 0, store.sample(16, 0, 0)), np.random.default_rng(1))
     del store
-    shared(memory[0])  # was started, and killed at once
-    again = shared(memory[0])
+    shared(memory)  # was started, and killed at once
+    again = shared(memory)
     fill(again, 20)
     assert taker.next_batch(8) is None
     assert taker.overwritten == 16
@@ -357,8 +372,8 @@ def test_nothing_of_an_earlier_start_of_the_shard_is_given(memory: list[int]) ->
 @pytest.mark.parametrize(
     ("at", "value"), [(0, -1), (0, PLACES), (0, 1 << 62), (2, -1), (2, T - 3 + 1), (2, -(1 << 63))]
 )
-def test_places_that_are_not_there_are_refused(memory: list[int], at: int, value: int) -> None:
-    store, taker = shared(memory[0], 3), gatherer(memory, 3)
+def test_places_that_are_not_there_are_refused(memory: int, at: int, value: int) -> None:
+    store, taker = shared(memory, 3), gatherer(memory, 3)
     fill(store, 10)
     sample = store.sample(8, 3, 0)
     assert sample.where is not None
@@ -369,8 +384,8 @@ def test_places_that_are_not_there_are_refused(memory: list[int], at: int, value
     told(taker, 0, sample)
 
 
-def test_malformed_replies_are_refused(memory: list[int]) -> None:
-    store, taker = shared(memory[0]), gatherer(memory)
+def test_malformed_replies_are_refused(memory: int) -> None:
+    store, taker = shared(memory), gatherer(memory)
     fill(store, 10)
     reply, (where, versions) = replied(store.sample(8, 0, 0))
     for payload in ([where], [where, versions, versions], [where[:-8], versions], [where, versions[:-1]]):
@@ -380,15 +395,15 @@ def test_malformed_replies_are_refused(memory: list[int]) -> None:
         with pytest.raises(ValueError, match="nothing is shared with shard"):
             taker.columns(index, reply, [where, versions])
     with pytest.raises(ValueError, match="nothing is shared"):
-        Gatherer(CARTPOLE, spec(), [], PLACES).columns(0, reply, [where, versions])
+        Gatherer(CARTPOLE, spec(), -1, 2, PLACES).columns(0, reply, [where, versions])
 
 
-def test_a_sampler_counts_what_it_gave_and_nothing_else(memory: list[int]) -> None:
+def test_a_sampler_counts_what_it_gave_and_nothing_else(memory: int) -> None:
     """One shard shares its memory, one could not and sends what it drew."""
     taker = gatherer(memory)
     sampler = Sampler(CARTPOLE, spec(), seed=1, gatherer=taker)
     plain = RingStore(CARTPOLE, PLACES * BYTES, 0, np.random.default_rng(1))
-    stores = [shared(memory[0]), plain]
+    stores = [shared(memory), plain]
     for store in stores:
         fill(store, PLACES)
 
