@@ -100,9 +100,7 @@ class ShardStore:
             return PrioritisedStore(schema, spec.capacity_bytes, spec.window, rng)
         if spec.rings >= 0:
             try:
-                return SharedStore(
-                    schema, spec.capacity_bytes, spec.window, rng, spec.rings, spec.shard, spec.shards
-                )
+                return SharedStore(schema, spec, rng)
             except OSError as error:
                 self.warn(f"memory cannot be shared with the trainer, so samples go through sockets: {error}")
         return RingStore(schema, spec.capacity_bytes, spec.window, rng)

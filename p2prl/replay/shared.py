@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from p2prl.core.schema import SessionSchema
+from p2prl.replay.params import ReplayParams
 from p2prl.replay.samplers import Places
 from p2prl.replay.storage import RingStore, Sample, check_ask, in_pictures
 from p2prl.wire.bundle import Opened
@@ -118,33 +119,24 @@ class SharedStore(RingStore):
     What is overwritten next is not drawn from: what was told is there for a while.
 
     Args:
-        descriptor: of the memory.
-        shard, shards: which of how many shards it is.
+        spec: names the memory, and this shard's part of it.
 
     Raises:
         LimitsForbid: there is no memory for it.
         OSError: it cannot be shared.
     """
 
-    def __init__(
-        self,
-        schema: SessionSchema,
-        capacity_bytes: int,
-        window: int,
-        rng: np.random.Generator,
-        descriptor: int,
-        shard: int = 0,
-        shards: int = 1,
-    ) -> None:
-        self._descriptor, self._shard, self._shards = descriptor, shard, shards
-        super().__init__(schema, capacity_bytes, window, rng)
+    def __init__(self, schema: SessionSchema, spec: ReplayParams, rng: np.random.Generator) -> None:
+        self._spec = spec
+        super().__init__(schema, spec.capacity_bytes, spec.window, rng)
         self._spare = min(self.capacity // _SPARE_PART, _MOST_SPARE)
 
     def _make_columns(self) -> None:
         # Memory that is shared is never refused before it is used: so ask for as much of the other kind.
         np.empty(rings_bytes(self._schema, 1, self.capacity), np.uint8)
-        self._ring = SharedRings(self._schema, self._shards, self.capacity, self._descriptor, writes=True)
-        self._next_stamp = self._ring.keep(self._shard)
+        spec = self._spec
+        self._ring = SharedRings(self._schema, spec.shards, self.capacity, spec.rings, writes=True)
+        self._next_stamp = self._ring.keep(spec.shard)
         self._columns = list(self._ring.columns)
 
     def _write(self, at: int, start: int, count: int, arrays: Opened, node: str) -> None:

@@ -42,7 +42,8 @@ def memory(tmp_path: Path) -> Iterator[int]:
 
 
 def shared(memory: int, window: int = 0, shard: int = 0) -> SharedStore:
-    return SharedStore(CARTPOLE, PLACES * BYTES, window, np.random.default_rng(1), memory, shard, 2)
+    params = ReplayParams(capacity_bytes=PLACES * BYTES, window=window, rings=memory, shard=shard, shards=2)
+    return SharedStore(CARTPOLE, params, np.random.default_rng(1))
 
 
 def fill(store: RingStore, sessions: int, first: int = 0) -> None:
@@ -214,7 +215,7 @@ def test_what_a_quarantined_node_gave_is_not_drawn_and_not_counted(memory: int) 
 
 def test_a_ring_for_which_there_is_no_memory_is_refused(memory: int) -> None:
     with pytest.raises(LimitsForbid, match="no memory for a replay"):
-        SharedStore(CARTPOLE, 1 << 60, 0, np.random.default_rng(0), memory)
+        SharedStore(CARTPOLE, ReplayParams(capacity_bytes=1 << 60, rings=memory), np.random.default_rng(0))
 
 
 def test_where_it_cannot_be_shared_a_shard_keeps_its_own_and_says_so(tmp_path: Path) -> None:
@@ -339,7 +340,8 @@ def test_what_is_being_written_is_not_given(memory: int) -> None:
 
 def test_what_a_shard_was_killed_while_writing_is_not_given(memory: int) -> None:
     os.ftruncate(memory, rings_bytes(CARTPOLE, 1, 1))
-    store = SharedStore(CARTPOLE, BYTES, 0, np.random.default_rng(1), memory)
+    params = ReplayParams(capacity_bytes=BYTES, window=0, rings=memory)
+    store = SharedStore(CARTPOLE, params, np.random.default_rng(1))
     taker = Gatherer(CARTPOLE, spec(batch=1), memory, 1, 1)
     fill(store, 1)
     taker.add(told(taker, 0, store.sample(1, 0, 0)), np.random.default_rng(1))
