@@ -85,6 +85,7 @@ def build_status(view: StatusView) -> m.StatusReply:
         evaluation=broker.saved.evaluation,
         evaluating=broker.evaluation.state(),
         updates_skipped=broker.trainer.updates_skipped,
+        sessions_lost=broker.trainer.sessions_lost,
     )
 
 
