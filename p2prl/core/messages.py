@@ -834,7 +834,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         lag: versions that it is behind.
-        seen_s_ago: since its last word.
+        seen_s_ago, step_s_ago: since its last word; since its last step.
         player_reports: one per player, from its last heartbeat.
         faults: its last five faults.
         state: starting, working, stalled, paused or gone; `reason` says why if it is not working.
@@ -870,6 +870,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     standing: Standing = "admitted"
     return_mean_all: float | None = None
     levels: tuple[float, float] = (0.0, 0.0)
+    step_s_ago: float = 0.0
 
 
 class StatusReply(Message, frozen=True, kw_only=True, tag="status_reply"):
@@ -887,8 +888,7 @@ class StatusReply(Message, frozen=True, kw_only=True, tag="status_reply"):
         waiting_nodes: names of nodes that proved the code and wait for the owner's word.
         return_mean: over the last 100 episodes of the least exploring slots; None before the first one.
         return_episodes: how many episodes that mean is over (at most 100).
-        evaluation: the last one, of greedy episodes; None before the first.
-        evaluating: how the next one stands.
+        evaluation, evaluating: the last one, of greedy episodes (None before the first); how the next one stands.
         updates_skipped, sessions_lost: as in TrainerReport.
     """
 
