@@ -27,6 +27,7 @@ from p2prl.core.spaces import EnvSpec
 from p2prl.display import draw_without_window
 from p2prl.errors import MissingPackage, P2prlError, UsageError
 from p2prl.learn.contracts import Agent
+from p2prl.learn.film import with_own_frames
 from p2prl.learn.vector_environments import MakeVectorEnv, vector_maker
 from p2prl.packages import install_command, missing_package
 
@@ -79,7 +80,7 @@ class EnvFactory:
         if {**self._args, **wanted}.get("render_mode") == "rgb_array":
             draw_without_window()
         try:
-            return self._make(**self._args, **wanted)
+            return with_own_frames(self._make(**self._args, **wanted))
         except (gym_error.DependencyNotInstalled, ImportError) as error:
             raise missing_package(self._env_id, error) from error
         except gym_error.UnregisteredEnv as error:

@@ -499,7 +499,7 @@ class Arena:
 
     def dial(self, target: Target) -> socket.socket:
         """A plain TCP connection."""
-        return socket.create_connection(("127.0.0.1", self.base + target.offset), timeout=_PATIENCE_S)
+        return dial(self.base + target.offset)
 
     def close(self) -> None:
         """Let go of the host."""
@@ -608,6 +608,18 @@ def _metadata(rng: random.Random, kind: int) -> bytes:
         bytes([len(name)]) + name + len(value).to_bytes(4, "big") + value
         for name, value in values[: rng.randint(0, 3)]
     )
+
+
+def dial(port: int) -> socket.socket:
+    """A plain TCP connection, dialled until somebody listens: where a key was put out the host cuts all connections,
+    and for that it lets go of the port for a moment (`Network.reopen`). ZeroMQ's peers dial again by themselves."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port), timeout=_PATIENCE_S)
+        except (ConnectionRefusedError, ConnectionResetError):  # reset: it was about to be accepted
+            if time.monotonic() >= deadline:
+                raise
 
 
 def _write(connection: socket.socket, data: bytes) -> None:

@@ -17,7 +17,7 @@ def totals(status: StatusReply | None) -> dict[str, Any]:
     """The run's figures; each is null when no status ever came. `nodes` counts those that are not gone."""
     names = (
         "steps", "steps_per_s", "episodes", "return_mean", "return_episodes", "return_mean_all", "updates",
-        "updates_skipped", "weights_version", "lag_mean",
+        "updates_skipped", "sessions_lost", "weights_version", "lag_mean",
     )  # fmt: skip
     if status is None:
         return dict.fromkeys((*names, *evaluation(None), "bundles", "nodes"))

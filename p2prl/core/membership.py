@@ -38,6 +38,8 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
 
 #: A first step may take this long: nothing is known of the environment's pace before.
 FIRST_STEP_S = 120.0
+#: Without a step for so long a member is stalled, unless its steps are known to take longer.
+STALL_AFTER_S = 10.0
 #: A member is stalled after so many times the longest of its last waits for progress; so many of them are remembered.
 _PACE, _WAITS = 2.0, 32
 
@@ -119,7 +121,7 @@ class Roster:
     def __init__(
         self,
         silent_after_s: float = 15.0,
-        stall_after_s: float = 10.0,
+        stall_after_s: float = STALL_AFTER_S,
         next_seed: int = 0,
         rungs: int = 1,
         reseat_after_s: float = 2.0,

@@ -495,6 +495,7 @@ class TrainerReport(Message, frozen=True, kw_only=True, tag="trainer_report"):
         insert_ceiling: how far the shards' inserted ticks may go; null for no limit.
         updates_skipped: updates that changed nothing, because loss or gradient was not finite; not among `updates`.
         short: the next update needs more sessions than there are.
+        sessions_lost: of a queue, those that left it for trainers that ended, and that no checkpoint learned from.
     """
 
     state: TrainerState
@@ -508,6 +509,7 @@ class TrainerReport(Message, frozen=True, kw_only=True, tag="trainer_report"):
     device: str = ""
     updates_skipped: int = 0
     short: bool = False
+    sessions_lost: int = 0
 
 
 class WeightsAsk(Message, frozen=True, kw_only=True, tag="weights_ask"):
@@ -832,7 +834,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         lag: versions that it is behind.
-        seen_s_ago: since its last word.
+        seen_s_ago, step_s_ago: since its last word; since its last step.
         player_reports: one per player, from its last heartbeat.
         faults: its last five faults.
         state: starting, working, stalled, paused or gone; `reason` says why if it is not working.
@@ -868,6 +870,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     standing: Standing = "admitted"
     return_mean_all: float | None = None
     levels: tuple[float, float] = (0.0, 0.0)
+    step_s_ago: float = 0.0
 
 
 class StatusReply(Message, frozen=True, kw_only=True, tag="status_reply"):
@@ -885,9 +888,8 @@ class StatusReply(Message, frozen=True, kw_only=True, tag="status_reply"):
         waiting_nodes: names of nodes that proved the code and wait for the owner's word.
         return_mean: over the last 100 episodes of the least exploring slots; None before the first one.
         return_episodes: how many episodes that mean is over (at most 100).
-        evaluation: the last one, of greedy episodes; None before the first.
-        evaluating: how the next one stands.
-        updates_skipped: as in TrainerReport.
+        evaluation, evaluating: the last one, of greedy episodes (None before the first); how the next one stands.
+        updates_skipped, sessions_lost: as in TrainerReport.
     """
 
     run_id: str
@@ -923,6 +925,7 @@ class StatusReply(Message, frozen=True, kw_only=True, tag="status_reply"):
     evaluation: Evaluation | None = None
     evaluating: Evaluating = Evaluating()
     updates_skipped: int = 0
+    sessions_lost: int = 0
 
 
 # --- sessions: PUSH -> PULL, member -> shard ------------------------------------------------------------------------

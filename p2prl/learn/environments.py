@@ -17,6 +17,7 @@ from p2prl.blame import raised
 from p2prl.core.spaces import EnvSpec, Leaf, Space, leaves
 from p2prl.errors import P2prlError, UsageError
 from p2prl.learn.contracts import Array, Tree
+from p2prl.learn.film import OwnFrames
 from p2prl.learn.spaces import env_spec, split
 
 MakeEnv = Callable[[], "gym.Env[Any, Any]"]
@@ -120,6 +121,7 @@ def bare_step(env: gym.Env[Any, Any], past_stack: bool = False) -> tuple[Callabl
     while True:
         if past_stack and type(env) is gym.wrappers.FrameStackObservation:
             env, past_stack = env.env, False
+            env = env.env if type(env) is OwnFrames else env
         # The name is Gymnasium's own: a wrapper that does not have it keeps its limit itself.
         own = getattr(env, "_max_episode_steps", None) if type(env) is gym.wrappers.TimeLimit else None
         if type(env) is not gym.wrappers.OrderEnforcing and not isinstance(own, int):

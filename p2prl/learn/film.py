@@ -7,6 +7,7 @@ but a reset breaks the sequence need not be found out again when a bundle is pac
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import gymnasium as gym
@@ -74,6 +75,24 @@ class Film:
         kept, breaks = self._kept[: self._end], self._breaks
         self._begin(kept[-self.stack :])
         return kept, breaks
+
+
+class OwnFrames(gym.ObservationWrapper[Any, Any, Any]):
+    """Copies observations for the stack around it, which keeps them: an environment may give one array each time."""
+
+    def observation(self, observation: Any) -> Any:
+        """A copy."""
+        return deepcopy(observation)
+
+
+def with_own_frames(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+    """The environment, each of whose FrameStackObservation stacks copies; players that step past one need none."""
+    layer = env
+    while isinstance(layer, gym.Wrapper):
+        if type(layer) is gym.wrappers.FrameStackObservation and type(layer.env) is not OwnFrames:
+            layer.env = OwnFrames(layer.env)
+        layer = layer.env
+    return env
 
 
 def taken(step: Callable[[Any], Any], take: Callable[[Any], Any], action: Any) -> tuple[Any, ...]:

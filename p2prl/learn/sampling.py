@@ -15,7 +15,6 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -24,7 +23,9 @@ from p2prl.core.messages import Priorities, SampleAsk, SampleReply
 from p2prl.core.schema import SessionSchema
 from p2prl.errors import P2prlError
 from p2prl.learn.contracts import Array, ReplaySpec
+from p2prl.learn.departures import Departures
 from p2prl.learn.gathering import Gatherer
+from p2prl.learn.groups import Group, Origin, Shard
 from p2prl.learn.pacing import GROUPS_AHEAD, group_batches, limiter, ticks_each
 from p2prl.learn.samples import darkrooms
 
@@ -34,48 +35,13 @@ _ANSWER_S = 2.0
 _ASK_MASS_S = 0.05
 
 
-@dataclass
-class _Shard:
-    boot_id: str = ""
-    #: What could be sampled there, and how much of the samples it gets: of a prioritised replay the sum of priorities.
-    mass: int = 0
-    weight: float = 0.0
-    ticks: int = 0
-    inserted: int = 0
-    #: It answered since it came up.
-    heard: bool = False
-    #: It was heard of since this trainer began.
-    met: bool = False
-    asked_at: float = -1e9
-    #: Asks under way: id -> (deadline, group).
-    asks: dict[int, tuple[float, _Group]] = field(default_factory=dict)
-
-
-@dataclass
-class _Group:
-    waiting: set[tuple[int, int]] = field(default_factory=set)
-    #: Each shard's part of the samples as they were planned, by its index; they need not sum to 1.
-    shares: dict[int, float] = field(default_factory=dict)
-    #: What came, by shard.
-    parts: list[tuple[int, list[Array]]] = field(default_factory=list)
-    #: What the shards said is in memory that they share: what `Gatherer.columns` gave.
-    shared: list[Array] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class _Origin:
-    """Where the samples of a batch came from: `[N]` shard indices, and `[N, 2]` what the shards know them by."""
-
-    shards: Array
-    ids: Array
-
-
 class Sampler:
     """Plans asks, takes replies, cuts batches.
 
     Args:
         sampled_total: ticks that the run took so far, when it is resumed: one a window, all those of a whole session.
         gatherer: of what is in memory that shards share; None if nothing is.
+        departures: of a queue, when the run is resumed.
     """
 
     def __init__(
@@ -85,6 +51,7 @@ class Sampler:
         seed: int,
         sampled_total: int = 0,
         gatherer: Gatherer | None = None,
+        departures: Departures | None = None,
     ) -> None:
         self._schema = schema
         self._spec = spec
@@ -95,18 +62,19 @@ class Sampler:
         self._ticks_each = ticks_each(schema, spec)
         self._group_batches = group_batches(schema, spec, gatherer is not None)
         self._rng = np.random.default_rng(seed)
-        self._shards: dict[int, _Shard] = {}
+        self._shards: dict[int, Shard] = {}
         self._ids = itertools.count(1)
-        self._groups: list[_Group] = []
+        self._groups: list[Group] = []
         self._batches: deque[list[Array]] = deque()
         self._rest: list[list[Array]] = []
         self._gatherer = gatherer
         #: Of the batch that was given last.
-        self._origin: _Origin | None = None
+        self._origin: Origin | None = None
         #: The highest priority seen in any shard; 0 for none.
         self.highest = 0.0
         self.limiter: Limiter = limiter(schema, spec, sampled_total)
         self.sampled_total = sampled_total
+        self.departures = departures or Departures(schema.ticks)
         self.stale = 0
 
     # --- what can be seen
@@ -168,7 +136,7 @@ class Sampler:
     def shards_listed(self, boots: Mapping[int, str]) -> None:
         """The shards as they are now: index -> boot id, empty if down. A restarted shard's asks are given up."""
         for index, boot_id in boots.items():
-            shard = self._shards.setdefault(index, _Shard())
+            shard = self._shards.setdefault(index, Shard())
             if shard.boot_id != boot_id:
                 self._give_up(index, list(shard.asks))
                 shard.boot_id, shard.heard = boot_id, False
@@ -191,7 +159,7 @@ class Sampler:
         return [self._ask(index, count, group, now, weights_version) for index, count, group in planned]
 
     def _ask(
-        self, index: int, count: int, group: _Group | None, now: float, weights_version: int
+        self, index: int, count: int, group: Group | None, now: float, weights_version: int
     ) -> tuple[int, SampleAsk]:
         ask = next(self._ids)
         if group is not None:
@@ -212,14 +180,14 @@ class Sampler:
             return
         shard.mass, shard.ticks, shard.inserted = reply.mass, reply.ticks, reply.inserted_ticks
         if not shard.met:
-            self.limiter.found(reply.inserted_ticks)
-        shard.heard = shard.met = True
+            self._meet(shard, reply)
+        shard.heard = True
         shard.weight = reply.priority_total if self._prioritised else float(reply.mass)
         self.highest = max(self.highest, reply.highest)
         self.limiter.inserted(self.inserted_ticks)
         self.stale += reply.stale
         if self._queue and reply.stale:
-            self.limiter.sampled(reply.stale * self._schema.ticks)
+            self._left_queue(reply.stale * self._schema.ticks)
         entry = shard.asks.pop(reply.ask, None)
         if entry is None:
             if self._queue and reply.count:  # late, but a queue gives each session only once: keep it
@@ -235,6 +203,14 @@ class Sampler:
         else:
             group.shares.pop(index, None)
         self._finish(group)
+
+    def _meet(self, shard: Shard, reply: SampleReply) -> None:
+        """It was asked for its mass alone, so what left it so far did so before this trainer; but for what it says."""
+        shard.met = True
+        self.limiter.found(reply.inserted_ticks)
+        if self._queue:
+            left = reply.inserted_ticks - reply.ticks - reply.stale * self._schema.ticks
+            self.departures.met(left, all(one.met for one in self._shards.values()))
 
     def _part(self, index: int, reply: SampleReply, columns: Sequence[Array]) -> list[Array]:
         """With priorities: also how likely each sample was in its shard, which shard that is, and the ids."""
@@ -253,7 +229,7 @@ class Sampler:
         taken = count * self._ticks_each
         self.sampled_total += taken
         if self._queue:
-            self.limiter.sampled(taken)
+            self._left_queue(taken)
         batch = {column.name: values for column, values in zip(self._schema.columns, columns, strict=False)}
         for name, darkroom in self._darkrooms.items():
             batch[name] = darkroom.develop(batch[name])
@@ -261,7 +237,7 @@ class Sampler:
         if self._prioritised:
             probability, shards, ids = more
             batch["probability"] = np.maximum(probability, np.finfo(np.float32).tiny).astype(np.float32)
-            self._origin = _Origin(shards, ids)
+            self._origin = Origin(shards, ids)
         elif not self._queue:
             batch["probability"] = np.ones(count, np.float32)
         return batch
@@ -274,6 +250,10 @@ class Sampler:
         columns = self._gatherer.next_batch(self._spec.batch)
         self.limiter.sampled((before - self._gatherer.overwritten) * self._ticks_each)
         return columns
+
+    def _left_queue(self, ticks: int) -> None:
+        self.limiter.sampled(ticks)
+        self.departures.gone(ticks)
 
     def prioritise(self, priorities: Array) -> list[tuple[int, Priorities, list[Array]]]:
         """What to tell which shard about the batch that was given last: a message, and the two arrays that follow it.
@@ -307,8 +287,8 @@ class Sampler:
 
     # --- inside
 
-    def _ask_ring(self) -> list[tuple[int, int, _Group | None]]:
-        planned: list[tuple[int, int, _Group | None]] = []
+    def _ask_ring(self) -> list[tuple[int, int, Group | None]]:
+        planned: list[tuple[int, int, Group | None]] = []
         batch_ticks = self._spec.batch * self._ticks_each
         while len(self._groups) + self._waiting / self._group_batches < GROUPS_AHEAD:
             batches = self._group_batches
@@ -323,12 +303,12 @@ class Sampler:
             counts = self._rng.multinomial(batches * self._spec.batch, weights / weights.sum())
             # Counted when asked for: what is under way is as good as taken.
             self.limiter.sampled(batches * batch_ticks)
-            group = _Group(shares=shares)
+            group = Group(shares=shares)
             self._groups.append(group)
             planned += [(index, int(n), group) for index, n in zip(shares, counts, strict=True) if n]
         return planned
 
-    def _ask_queue(self) -> list[tuple[int, int, _Group | None]]:
+    def _ask_queue(self) -> list[tuple[int, int, Group | None]]:
         want = 2 * self._spec.batch - self._held
         if self._groups or want <= 0:
             return []
@@ -336,7 +316,7 @@ class Sampler:
         total = sum(mass for _, mass in live)
         if not total:
             return []
-        group = _Group()
+        group = Group()
         self._groups.append(group)
         # In proportion, rounded up: a few too many only wait for the next batch.
         return [(index, min(mass, -(-want * mass // total)), group) for index, mass in live]
@@ -358,7 +338,7 @@ class Sampler:
             group.shares.pop(index, None)
             self._finish(group)
 
-    def _finish(self, group: _Group) -> None:
+    def _finish(self, group: Group) -> None:
         if group.waiting or group not in self._groups:
             return
         self._groups.remove(group)
@@ -380,7 +360,7 @@ class Sampler:
         rest = [values[start:] for values in columns]
         self._rest = [rest] if len(rest[-1]) else []
 
-    def _weigh(self, group: _Group) -> None:
+    def _weigh(self, group: Group) -> None:
         """From how likely each sample was in its shard to how likely it was among all places, relative to uniform.
 
         The share of a shard that gave nothing (it was lost, or all of it is quarantined) falls to the rest.

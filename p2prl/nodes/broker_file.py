@@ -34,7 +34,7 @@ class Saved(msgspec.Struct):
         ledgers, names: by node key; nodes that are gone in the order in which they went.
         others, others_count: nodes that went long ago, together.
         episodes: EpisodeStats.save().
-        updates, updates_skipped, lag_mean: as the trainer told them last; shown until the next one is up.
+        updates, updates_skipped, sessions_lost, lag_mean: as the trainer told them last; shown until the next is up.
         evaluation: the last one.
         quarantined: why, by node key.
         code: the join code with what is left of its limits; `code_session` says under which start of the host.
@@ -51,6 +51,7 @@ class Saved(msgspec.Struct):
     episodes: dict[str, list[float]] = {}
     updates: int = 0
     updates_skipped: int = 0
+    sessions_lost: int = 0
     lag_mean: float = 0.0
     evaluation: Evaluation | None = None
     quarantined: dict[str, str] = {}
@@ -110,6 +111,7 @@ def last_report(saved: Saved) -> TrainerReport:
         state="starting",
         updates=saved.updates,
         updates_skipped=saved.updates_skipped,
+        sessions_lost=saved.sessions_lost,
         lag_mean=saved.lag_mean,
     )
 
@@ -117,7 +119,7 @@ def last_report(saved: Saved) -> TrainerReport:
 def note_report(saved: Saved, report: TrainerReport) -> None:
     """What `last_report` is to know."""
     saved.updates, saved.updates_skipped = report.updates, report.updates_skipped
-    saved.lag_mean = report.lag_mean or 0.0
+    saved.sessions_lost, saved.lag_mean = report.sessions_lost, report.lag_mean or 0.0
 
 
 def _path(folder: Path) -> Path:

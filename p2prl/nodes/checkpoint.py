@@ -49,6 +49,8 @@ class Meta(msgspec.Struct, frozen=True):
     Attributes:
         sampled: ticks taken so far: one a window, all those of a whole session.
         inserted: ticks inserted so far, as far as the trainer knew.
+        left: ticks that had left a queue; None if the trainer did not know.
+        lost: of a queue, sessions that left it so far and that no checkpoint learned from.
         return_mean: mean return of the last `return_episodes` episodes of the least exploring slots, or None.
         returns: the last episodes' returns (core/episodes.py), so that a run can go on from here.
         eval_mean, eval_low, eval_high: of `eval_episodes` greedy episodes with these very weights, and the 95 %
@@ -65,6 +67,8 @@ class Meta(msgspec.Struct, frozen=True):
     return_episodes: int = 0
     skipped: int = 0
     inserted: int = 0
+    left: int | None = None
+    lost: int = 0
     returns: dict[str, list[float]] = {}
     eval_mean: float | None = None
     eval_low: float | None = None

@@ -151,6 +151,7 @@ def progress_row(status: StatusReply) -> dict[str, object]:
         **{f"eval_{name}": getattr(status.evaluation, name, None) for name in _EVALUATION},
         "updates": status.updates,
         "updates_skipped": status.updates_skipped,
+        "sessions_lost": status.sessions_lost,
         "weights_version": status.weights_version,
         "lag_mean": status.lag_mean,
         "bundles": msgspec.to_builtins(status.bundles),

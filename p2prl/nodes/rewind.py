@@ -179,7 +179,7 @@ def _rewind_broker(run: Path, aside: Path, meta: checkpoint.Meta, steps: dict[in
         shutil.copy2(file, aside / broker_file.NAME)
     saved = broker_file.load(run)
     saved.shard_steps = dict(steps)
-    saved.updates, saved.updates_skipped = meta.updates, meta.skipped
+    saved.updates, saved.updates_skipped, saved.sessions_lost = meta.updates, meta.skipped, meta.lost
     saved.episodes = meta.returns or {"count": [float(meta.episodes)]}
     last = saved.evaluation
     if last is not None and last.version > meta.version:

@@ -14,7 +14,7 @@ from p2prl import __version__
 from p2prl.core import messages as m
 from p2prl.core.books import merged
 from p2prl.core.ledger import Ledger
-from p2prl.core.membership import Member
+from p2prl.core.membership import STALL_AFTER_S, Member
 from p2prl.net.addresses import endpoint
 from p2prl.wire import frames
 from p2prl.words import many
@@ -85,6 +85,7 @@ def build_status(view: StatusView) -> m.StatusReply:
         evaluation=broker.saved.evaluation,
         evaluating=broker.evaluation.state(),
         updates_skipped=broker.trainer.updates_skipped,
+        sessions_lost=broker.trainer.sessions_lost,
     )
 
 
@@ -138,14 +139,27 @@ def trainer_state(report: m.TrainerReport, silent_s: float, nodes: Sequence[m.No
         return "waiting", f"{report.reason}; {many(steps, 'step')} of the next are played"
     if report.short and (beginner := next((node for node in here if _in_first_step(node)), None)):
         return "waiting", f"{report.reason}; {beginner.name} is in its first step"
+    if report.short and (slow := next((node for node in here if _in_long_step(node)), None)):
+        return "waiting", f"{report.reason}; a step of {slow.name} takes {slow.step_s_ago:.0f} s so far"
     troubled = [f"{node.name}: {node.reason}" for node in here if node.reason]
     return "stalled", "; ".join([report.reason, *troubled[:1]])
 
 
+def _is_of_use(node: m.NodeStatus) -> bool:
+    """It makes steps, and gives what is not refused."""
+    return node.state == "working" and not (node.bundles.refused and not node.bundles.stored)
+
+
 def _under_way(node: m.NodeStatus) -> int:
-    """Steps so far of bundles that take long, at a node that makes steps, and gives what is not refused."""
-    useless = node.bundles.refused and not node.bundles.stored
-    return 0 if useless or node.state != "working" else sum(p.under_way for p in node.player_reports)
+    """Steps so far of bundles that take long."""
+    return sum(player.under_way for player in node.player_reports) if _is_of_use(node) else 0
+
+
+def _in_long_step(node: m.NodeStatus) -> bool:
+    """It would be stalled by now, had its steps not taken so long before. After a bundle none is under way until the
+    first step of the next is over.
+    """
+    return _is_of_use(node) and node.step_s_ago >= STALL_AFTER_S
 
 
 def _in_first_step(node: m.NodeStatus) -> bool:
@@ -201,6 +215,7 @@ def _node_row(view: StatusView, member: Member) -> m.NodeStatus:
         standing=broker.admissions.standing(member.key) if not peer.hello.own else "admitted",
         return_mean_all=peer.stats.mean_all,
         levels=member.levels,
+        step_s_ago=view.now - member.progressed,
     )
 
 

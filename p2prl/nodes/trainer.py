@@ -15,6 +15,7 @@ from p2prl.core import messages as m
 from p2prl.core.standstill import Standstill
 from p2prl.errors import LearningFailed, P2prlError, RemoteProtocolError
 from p2prl.learn.contracts import Array, Batch, Learner, weights_tolerance
+from p2prl.learn.departures import Departures
 from p2prl.learn.gathering import Gatherer
 from p2prl.learn.sampling import Sampler
 from p2prl.net.addresses import endpoint
@@ -60,7 +61,7 @@ class Trainer:
         self.folder = Path(config.folder) / "checkpoints"
         self.device = ""
         self.learner: Learner | None = None
-        self.updates = self._sampled_before = 0
+        self.updates = 0
         self.progress = m.RunProgress(steps=0, episodes=0, return_mean=None, return_episodes=0)
         self.keeper = BestKeeper(self.folder, config.eval_episodes, config.goal, self._write)
         #: Something is new since the last publication; something is to be published as soon as that can be.
@@ -113,12 +114,14 @@ class Trainer:
         self.threads = Threads(most_threads(self.device), use_threads)
         checkpoint.tidy(self.folder)
         last = checkpoint.load_last(self.folder)
+        sampled, departures = 0, Departures(config.run.schema.ticks)
         if last is not None:
             checkpoint.check_fits(last, self.learner.weights())
             checkpoint.set_aside(self.folder, last)
             self.learner.load(last.learner)
             self.publisher.version, self.updates = last.meta.version, last.meta.updates
-            self._sampled_before, self.guard.skipped = last.meta.sampled, last.meta.skipped
+            sampled, self.guard.skipped = last.meta.sampled, last.meta.skipped
+            departures = Departures(config.run.schema.ticks, last.meta.left, last.meta.lost)
             self._saved_updates = self.updates
             self.keeper.resume()
             log.info("resumed from %s: %s", last.path, last.meta.told())
@@ -126,7 +129,7 @@ class Trainer:
         places = ring_capacity(config.run.schema, config.shard_bytes)
         self.gatherer = Gatherer(config.run.schema, config.replay, config.rings, config.shards, places)
         gatherer = self.gatherer if config.rings >= 0 else None
-        self.sampler = Sampler(config.run.schema, config.replay, seed, self._sampled_before, gatherer)
+        self.sampler = Sampler(config.run.schema, config.replay, seed, sampled, gatherer, departures)
         self.standstill = Standstill(self.loop.now())
         self.loop.every(config.checkpoint_interval_s, self.save)
         self.loop.when_idle(self._work)
@@ -288,6 +291,7 @@ class Trainer:
                 reason=reason,
                 updates=self.updates,
                 sampled=self.sampler.sampled_total if self.learner is not None else 0,
+                sessions_lost=self.sampler.departures.lost if self.learner is not None else 0,
                 weights_version=self.publisher.version,
                 lag_mean=self._lags.means().get("lag"),
                 insert_ceiling=self._ceiling_told,
@@ -340,6 +344,8 @@ class Trainer:
             return_episodes=self.progress.return_episodes,
             skipped=self.guard.skipped,
             inserted=self.sampler.inserted_ticks,
+            left=self.sampler.departures.left,
+            lost=self.sampler.departures.lost,
             returns=self.progress.returns,
         )
 

@@ -14,6 +14,7 @@ import pytest
 
 from p2prl.core import messages as m
 from p2prl.net.keys import fingerprint, new_key_pair
+from p2prl.nodes.shard import pull_limits
 from p2prl.wire import frames
 from tests import fuzz_arena, fuzz_kit
 from tests.conftest import wait_until
@@ -178,6 +179,30 @@ def test_large_messages_wait_with_those_who_send_them(arena: Arena) -> None:
                 thrower.say([beat])
             peak = max(peak, arena.memory() - memory)
     assert peak < MAX_GROWTH
+    arena.unharmed()
+
+
+def test_forty_nodes_that_send_a_shard_large_garbage_do_not_fill_its_memory(arena: Arena) -> None:
+    """Forty queues could hold 2.5 GB. The shard takes turns, and looks at each message no longer than it must, so what
+    is too much waits with its sender."""
+    target, junk, rounds, nodes = _NAMED["push 0"], bytes(1_000_000), 20, 40
+    limits = pull_limits(arena.run.schema)
+    assert len(junk) <= limits.message_bytes
+    assert limits.receive_messages >= rounds, "all that is sent could wait there"
+    memory, peak = arena.memory(), 0
+    with ExitStack() as stack:
+        throwers = [stack.enter_context(arena.thrower(target, new_key_pair(), queue=2)) for _ in range(nodes)]
+        assert {thrower.door() for thrower in throwers} == {"in"}
+        before = arena.refused(target)
+        for _ in range(rounds):
+            for thrower in throwers:
+                thrower.say([junk])
+            peak = max(peak, arena.memory() - memory)
+        wait_until(
+            partial(_malformed, arena, target, before, nodes * (rounds - 2)), 30.0, "nearly all is refused"
+        )
+    # One message of each is on its way into the process, and one or two wait.
+    assert peak < 2 * MAX_GROWTH < nodes * rounds * len(junk) / 3
     arena.unharmed()
 
 

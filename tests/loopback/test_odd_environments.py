@@ -102,6 +102,7 @@ def test_training_that_stops_is_loud_and_says_when_it_goes_on(tmp_path: Path) ->
         shown = run.host.wait_for("progress", lambda e: e["trainer"] == "stalled", RECOVERY_S)
         assert "no session for" in shown["trainer_reason"]
         assert "joiner: no step for" in shown["trainer_reason"]
+        assert row_of(run)["step_s_ago"] >= 10.0
         run.host.wait_for_line("trainer is stalled")
         with run.join(name="second", agent=COIN) as second:
             run.host.wait_for("progress", lambda e: e["trainer"] == "training", RECOVERY_S)

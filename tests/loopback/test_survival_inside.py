@@ -153,6 +153,13 @@ def test_what_killed_trainers_had_taken_does_not_fill_a_queue_for_ever(tmp_path:
         survival.more_stored(joiner, 60)
         assert joiner.end(survival.END_S) == 0
         assert run.host.end(survival.END_S) == 0
+        told = [int(n) for n in re.findall(r"(\d+) sessions had left the queue", run.host.stderr)]
+        [end] = run.host.of("stopped")
+    # The checkpoint is that of the first update: what they say is since then. Each bundle is one session, each update
+    # takes one; some wait in the shard and two at most with the trainer.
+    assert (len(told), told[-1:]) == (6, [end["sessions_lost"]])
+    assert end["sessions_lost"] >= 6 * 9
+    assert 0 <= end["bundles"]["stored"] - end["updates"] - end["sessions_lost"] <= 40 + 2
 
 
 # --- a machine that is busy (G2, case 25)

@@ -152,7 +152,8 @@ def test_players_may_go_on_once_there_are_new_weights_and_not_only_with_the_next
     assert first.updates == 0
     alone.give(1)
     second = alone.told(3)
-    assert (second.updates, second.weights_version) == (1, first.weights_version + 1)
+    # Version 0 is that of the beginning; the first report may be older than it.
+    assert (second.updates, second.weights_version) == (1, 1)
 
 
 def test_players_wait_while_a_batch_waits_for_the_trainer(alone: Alone) -> None:

@@ -23,7 +23,7 @@ from tests.unit import cli_samples as samples
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
 TOTALS = {
     "steps", "steps_per_s", "episodes", "return_mean", "return_episodes", "return_mean_all", "updates",
-    "updates_skipped",
+    "updates_skipped", "sessions_lost",
     "weights_version", "lag_mean", "bundles", "nodes", "eval_return_mean", "eval_return_low", "eval_return_high",
     "eval_length_mean", "eval_version", "eval_episodes",
 }  # fmt: skip

@@ -16,10 +16,12 @@ from hypothesis import strategies as st
 from p2prl.errors import LocalProtocolError
 from p2prl.learn.contracts import Array, Explore
 from p2prl.learn.environments import bare_step
+from p2prl.learn.evaluation import evaluate
 from p2prl.learn.film import stacked
 from p2prl.learn.playing import Bundle
 from p2prl.learn.rollout import Rollout
 from p2prl.learn.spaces import env_spec, session_schema
+from p2prl.registry import EnvFactory
 from p2prl.wire.bundle import decode_bundle, encode_bundle
 from p2prl.wire.columns import CODECS
 
@@ -209,6 +211,45 @@ def test_stacks_of_another_shape_than_the_schema_says_are_not_sent() -> None:
         LocalProtocolError, match=r"column 'obs' is uint8\[7, 3, 4, 24, 24\], not uint8\[8, 3"
     ):
         encoded(longer, other)
+
+
+class OneArray(gym.Env[Any, Any]):
+    """Each picture is written into the array that was given before. It is `high` at most."""
+
+    def __init__(self, high: int = 255) -> None:
+        self.observation_space = gym.spaces.Box(0, high, (SIDE, SIDE), np.uint8)
+        self.action_space = gym.spaces.Discrete(2)
+        self._picture = np.zeros((SIDE, SIDE), np.uint8)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Array, dict[str, Any]]:
+        self._picture[:] = 1
+        return self._picture, {}
+
+    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        self._picture += 1
+        return self._picture, 1.0, bool(self._picture[0, 0] == 8), False, {}
+
+
+@pytest.mark.parametrize("high", [255, 200], ids=["kept once", "played as they are"])
+def test_pictures_that_are_written_into_one_array_are_seen_alike_in_play_and_evaluation(high: int) -> None:
+    make = EnvFactory(
+        "one-array", OneArray, lambda: TimeLimit(FrameStackObservation(OneArray(high), 3), 99), {}
+    )
+    player, greedy = Keeper(), Keeper()
+    roll(make, ticks=6, slots=1, actor=player).collect()
+    assert evaluate(make, env_spec(make(), "screen"), greedy, 1, 0) == [(7.0, 7)]
+    due = [[1, 1, 1], [1, 1, 2], [1, 2, 3], [2, 3, 4], [3, 4, 5], [4, 5, 6]]
+    for actor in (player, greedy):
+        assert [obs[0, :, 0, 0].tolist() for obs in actor.copies[:6]] == due
+
+
+def test_who_steps_past_a_stack_copies_nothing() -> None:
+    screen = Screen()
+    made = EnvFactory("screen", Screen, lambda: TimeLimit(FrameStackObservation(screen, 4), 5), {})()
+    assert bare_step(made, past_stack=True) == (screen.step, 5)
+    assert stacked(made) == 4
+    again = EnvFactory("screen", Screen, lambda: made, {})()
+    assert str(again).count("OwnFrames") == 1
 
 
 def test_only_the_outermost_stack_is_stepped_past() -> None:

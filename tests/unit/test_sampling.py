@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+
+import msgspec
 import numpy as np
 import pytest
 
 from p2prl.core.messages import SampleAsk, SampleReply
 from p2prl.core.schema import Column, SessionSchema
 from p2prl.learn.contracts import ReplaySpec
+from p2prl.learn.departures import Departures
 from p2prl.learn.sampling import Sampler
 
 TICKS = 4
@@ -72,6 +76,74 @@ def test_what_killed_trainers_had_in_their_hands_does_not_fill_a_queue_for_ever(
         for shard in shards.values():
             shard.take(4 * TICKS)
         assert consume(trainer, shards, 1.0) == 2
+
+
+def gone_on(sampler: Sampler) -> Sampler:
+    """The next trainer, from a checkpoint that this one wrote now."""
+    departures = Departures(TICKS, sampler.departures.left, sampler.departures.lost)
+    return Sampler(SCHEMA, SPEC, 1, sampler.sampled_total, departures=departures)
+
+
+def test_what_a_killed_trainer_had_taken_is_counted_and_told(caplog: pytest.LogCaptureFixture) -> None:
+    shards = {0: Queue("a"), 1: Queue("b")}
+    first = Sampler(SCHEMA, SPEC, seed=1)
+    listen(first, shards, 0.0)
+    for shard in shards.values():
+        shard.take(3 * TICKS)
+    assert consume(first, shards, 1.0) == 1  # of four, and two more wait for the next batch
+    saved = gone_on(first)
+    for shard in shards.values():
+        shard.take(3 * TICKS)
+    assert consume(first, shards, 60.0) == 2  # which no checkpoint has
+    for shard in shards.values():
+        shard.take(2 * TICKS)  # while it is dead: these are still there
+    with caplog.at_level(logging.INFO, "p2prl"):
+        assert consume(saved, shards, 120.0) == 1
+    assert [record.getMessage().split(" for ")[0] for record in caplog.records] == [
+        "8 sessions had left the queue"
+    ]
+    assert (saved.departures.lost, saved.departures.left) == (8, 16 * TICKS)
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "p2prl"):
+        last = gone_on(saved)
+        assert consume(last, shards, 180.0) == 0
+    assert (last.departures.lost, caplog.records) == (8, []), "they are told of once"
+
+
+def test_what_left_a_queue_is_known_once_all_shards_were_heard() -> None:
+    shards = {0: Queue("a", 8, 10 * TICKS), 1: Queue("b", 1, 6 * TICKS)}
+    sampler = Sampler(SCHEMA, SPEC, seed=1, departures=Departures(TICKS, 3 * TICKS, 100))
+    sampler.shards_listed({0: "a", 1: ""})
+    for turn in range(20):
+        for index, ask in sampler.asks(float(turn), 0):
+            sampler.replied(index, *shards[index].answer(ask))
+        sampler.next_batch()
+    assert sampler.sampled_total == 8 * TICKS, "it learns from what there is"
+    assert (sampler.departures.lost, sampler.departures.left) == (100, None)
+    listen(sampler, shards, 60.0)
+    assert sampler.departures.lost == 100 + (2 + 5) - 3
+    assert sampler.departures.left == (2 + 5 + 8) * TICKS
+
+
+def test_where_a_checkpoint_does_not_say_what_had_left_the_queue_nothing_is_counted() -> None:
+    shards = {0: Queue("a", 2, 10 * TICKS)}
+    sampler = Sampler(SCHEMA, SPEC, 1, 5 * TICKS, departures=Departures(TICKS, None))
+    listen(sampler, shards, 0.0)
+    assert (sampler.departures.lost, sampler.departures.left) == (0, 8 * TICKS)
+
+
+def test_what_was_too_old_had_left_the_queue_and_is_not_lost_with_the_next_trainer() -> None:
+    sampler, shard = Sampler(SCHEMA, SPEC, seed=1), Queue("a")
+    listen(sampler, {0: shard}, 0.0)
+    shard.take(10 * TICKS)
+    shard.sessions -= 3
+    stale = shard.answer(SampleAsk(ask=0, count=0))[0]
+    sampler.replied(0, msgspec.structs.replace(stale, stale=3), [])
+    assert consume(sampler, {0: shard}, 1.0) == 1
+    assert sampler.departures.left == 7 * TICKS
+    last = gone_on(sampler)
+    listen(last, {0: shard}, 60.0)
+    assert last.departures.lost == 3, "those that the trainer held when it ended"
 
 
 def test_what_waits_here_and_there_is_not_given_out_twice() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from p2prl.core import messages as m
+from p2prl.core.membership import Roster
 from p2prl.nodes.status import environment_warnings, nobody_plays, trainer_state
 from p2prl.nodes.trainer_watch import TrainerWatch, absence
 from tests.unit.cli_samples import node
@@ -47,6 +48,32 @@ def test_a_trainer_without_sessions_waits_while_they_are_played() -> None:
     assert trainer_state(STALLED, 0.1, [slow()])[0] == "stalled", (
         "the trainer has what it needs, and does not train"
     )
+
+
+def test_a_trainer_without_sessions_waits_between_two_bundles_of_a_slow_environment() -> None:
+    """None is under way until the next one's first step is over."""
+    short = m.TrainerReport(state="stalled", reason=STALLED.reason, short=True)
+    roster = Roster()
+    slow = roster.hello("k", "lab", "b", 1, [], 0.0)
+    for step in range(1, 4):
+        roster.heartbeat("k", "b", step, "", 15.0 * step)
+    roster.played("k", 46.0)  # all of them are stored
+
+    def row(now: float, **changes: Any) -> m.NodeStatus:
+        roster.heartbeat("k", "b", 3, "", now)
+        roster.ticked(now)
+        return node(1, state=slow.state, step_s_ago=now - slow.progressed, **changes)
+
+    assert trainer_state(short, 0.1, [row(58.5)]) == (
+        "waiting",
+        f"{short.reason}; a step of laptop-01 takes 12 s so far",
+    )
+    assert trainer_state(STALLED, 0.1, [row(58.5)])[0] == "stalled", "it has what it needs"
+    assert trainer_state(short, 0.1, [row(58.5, bundles=m.Books(refused=3))])[0] == "stalled"
+    assert trainer_state(short, 0.1, [row(55.9)])[0] == "stalled", (
+        "a step of any environment may take that long"
+    )
+    assert trainer_state(short, 0.1, [row(77.0)])[0] == "stalled", "it never took so long"
 
 
 def test_a_trainer_without_sessions_waits_for_a_first_step_that_is_not_too_long() -> None:
