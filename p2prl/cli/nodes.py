@@ -184,10 +184,11 @@ def nodes_view(reply: NodesReply, host_fingerprint: str, now: float, width: int 
 
 def _trouble(entry: NodeEntry) -> str:
     """Why a node is kept out, and what was refused of it."""
-    from p2prl.cli.lines import reasons
+    from p2prl.cli.lines import reasons, still_refused
     from p2prl.cli.output import safe
 
-    refused = f"refused: {reasons(entry.refused)}" if entry.refused else ""
+    counts = still_refused(entry.refused, entry.standing)
+    refused = f"refused: {reasons(counts)}" if counts else ""
     return "; ".join(part for part in (safe(entry.reason), refused) if part)
 
 
@@ -208,6 +209,7 @@ def _table(entries: Sequence[NodeEntry], now: float, width: int) -> Table:
     from rich.table import Table
     from rich.text import Text
 
+    from p2prl.cli.lines import still_refused
     from p2prl.cli.output import count, safe
     from p2prl.net.keys import fingerprint
 
@@ -217,15 +219,16 @@ def _table(entries: Sequence[NodeEntry], now: float, width: int) -> Table:
         if wide or title not in _ONLY_WIDE:
             table.add_column(title, no_wrap=True, overflow="ellipsis", min_width=least, max_width=24)
     for entry in entries:
+        refused = sum(still_refused(entry.refused, entry.standing).values())
         cells = {
             "name": Text(safe(entry.name, 40)),
             "fingerprint": Text(fingerprint(entry.key)),
             "standing": Text(safe(entry.standing), _STYLES.get(entry.standing, "")),
             "how": Text(safe(entry.how, 10)),
             "since": Text(_ago(now - entry.since) if entry.since else "-"),
-            "state": Text(safe(entry.state, 20) or "-"),
+            "state": Text(safe(entry.state, 20) or ("-" if entry.standing == "waiting" else "not here")),
             "address": Text(safe(entry.address, 45) or "-"),
-            "refused": Text(count(sum(entry.refused.values())) if entry.refused else "-"),
+            "refused": Text(count(refused) if refused else "-"),
         }
         table.add_row(*(cell for title, cell in cells.items() if wide or title not in _ONLY_WIDE))
     return table

@@ -842,6 +842,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
         return_mean: over the last 100 episodes of those of its slots that explore least of all in the run.
         return_mean_all: over the last 100 episodes of all its slots.
         levels: where its least and its most exploring slot stand on the exploration ladder; 0 explores least.
+        before: it was here before the host started, or its broker did again, and is not back; it counts in the books.
     """
 
     name: str
@@ -868,6 +869,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     standing: Standing = "admitted"
     return_mean_all: float | None = None
     levels: tuple[float, float] = (0.0, 0.0)
+    before: bool = False
 
 
 class StatusReply(Message, frozen=True, kw_only=True, tag="status_reply"):

@@ -277,6 +277,33 @@ def test_a_node_that_was_put_out_is_shown_with_what_was_refused_of_it() -> None:
     assert "refused: malformed 7" in rows["laptop-03"]
 
 
+def test_what_was_refused_for_a_standing_goes_with_it() -> None:
+    for standing in ("admitted", "removed"):
+        nodes = [samples.node(1, standing=standing, refused_by_host={"removed": 4, "not_admitted": 1})]
+        shown = "\n".join(drawn(view.run_view(samples.status(nodes=nodes, warnings=[]), width=145), 145))
+        assert ("refused: removed 4" in shown) is (standing == "removed")
+        assert "not_admitted" not in shown
+
+
+def test_nodes_of_before_the_hosts_start_are_counted_apart() -> None:
+    nodes = [
+        samples.node(1, name="here"),
+        samples.node(2, name="left", state="gone"),
+        samples.node(3, name="earlier", state="gone", before=True),
+    ]
+    status = samples.status(nodes=nodes, warnings=[])
+    for width, last in (
+        (80, "1 node of before not back: p2prl status --json"),
+        (44, "1 node of before not back"),
+    ):
+        lines = drawn(view.run_view(status, width=width), width)
+        assert any(line.startswith("node (1 of 2)") for line in lines)
+        assert not any("earlier" in line for line in lines)
+        assert lines[-1] == last
+    assert "nodes 1 of 2 " in view.run_line(status) + " "
+    assert len(drawn(view.run_view(status, height=20), 80)) <= 20
+
+
 def test_a_trainer_that_stands_still_and_skipped_updates_are_seen() -> None:
     reply = samples.status(trainer_state="stalled", trainer_reason="no update for 31 s: nobody", warnings=[])
     lines = drawn(view.run_view(reply))
