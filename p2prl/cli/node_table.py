@@ -18,6 +18,8 @@ from p2prl.words import many
 _SCORE = ("steps", "episodes", "return (all)", "explores")
 #: From these widths on, a node's address, steps, episodes, return and exploration have room; then its system too.
 _WIDE, _WIDEST = 110, 150
+#: What a narrow terminal does without, the first first: a node's name and state are to be whole.
+_LEAST = ("players", "behind", "steps/s")
 _GAP = 2
 _NAME_WIDTH, _WHERE_WIDTH = 24, 16
 #: How the broker begins a fault of the kind "player".
@@ -46,6 +48,10 @@ class NodeTable:
         self._width = width
         self._room = (width >= _WIDE) + (width >= _WIDEST)
         self._cells = [_row(node, self._room) for node in self._shown]
+        self._titles = _titles(self._head, self._room)
+        for title in _LEAST:
+            if sum(self._widths()) >= width:  # the last column, for what troubles a node, takes one
+                self._leave_out(self._titles.index(title))
         self._beside = width - sum(self._widths())
 
     def below(self) -> list[str]:
@@ -59,12 +65,13 @@ class NodeTable:
     def _has_room(self, node: NodeStatus) -> bool:
         return Text(_trouble(node)).cell_len <= max(0, self._beside)
 
-    def _titles(self) -> list[str]:
-        where = ("address", "system")[: self._room]
-        return [self._head, *where, "state", "players", *(_SCORE if self._room else ()), "steps/s", "behind"]
+    def _leave_out(self, column: int) -> None:
+        del self._titles[column]
+        for cells in self._cells:
+            del cells[column]
 
     def _widths(self) -> Iterator[int]:
-        for index, title in enumerate(self._titles()):
+        for index, title in enumerate(self._titles):
             widest = max([len(title), *(cells[index].cell_len for cells in self._cells)])
             yield min(widest, _most(index, self._room) or widest) + _GAP
 
@@ -86,7 +93,7 @@ class NodeTable:
         table = Table(
             box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="dim", width=self._width
         )
-        for index, title in enumerate(self._titles()):
+        for index, title in enumerate(self._titles):
             words = index <= self._room + 1  # the name, where it is, and its state; the others are numbers
             table.add_column(
                 title,
@@ -106,6 +113,11 @@ def node_count(nodes: Sequence[NodeStatus]) -> str:
     here = sum(node.state != "gone" for node in nodes)
     since = sum(not node.before for node in nodes)
     return count(here) if here == since else f"{count(here)} of {count(since)}"
+
+
+def _titles(head: str, room: int) -> list[str]:
+    where = ("address", "system")[:room]
+    return [head, *where, "state", "players", *(_SCORE if room else ()), "steps/s", "behind"]
 
 
 def _most(column: int, room: int) -> int | None:
