@@ -30,6 +30,15 @@ _LEAST_WARNING_LINES = 2
 _MOST_NAMES = 3
 #: Trainer's states whose reason is a warning.
 _LOUD = ("stalled", "failed")
+#: Why a run ends, in few words, for which a long name makes room in the title.
+_NAME_WIDTH = 40
+_STOPPING = {
+    "signal": "asked to end",
+    "return": "return reached",
+    "steps": "steps reached",
+    "time": "time is over",
+    "error": "it failed",
+}
 
 
 def run_view(
@@ -168,10 +177,11 @@ def _warnings(status: StatusReply, table: NodeTable, width: int, most: int | Non
 def _title(status: StatusReply) -> Text:
     """What changes first: a narrow terminal cuts the end."""
     title = Text(no_wrap=True, overflow="ellipsis")
-    title.append(safe(status.run_name), "bold cyan")
+    title.append(safe(status.run_name, _NAME_WIDTH if status.stopping else 0), "bold cyan")
     title.append(f"   {duration(status.uptime_s)}")
     if status.stopping:
-        title.append(f" · stopping: {safe(status.stopping)}", "yellow")
+        why = _STOPPING.get(status.stopping, safe(status.stopping))
+        title.append(f" · stopping: {why}", "yellow")
     if status.term > 1:
         title.append(f" · term {status.term}")
     title.append(f" · {safe(status.env)} · {safe(status.agent)} · on {safe(status.host_name)}")

@@ -364,11 +364,12 @@ def test_a_failure_is_told_to_its_end_and_once() -> None:
 
 
 def test_the_title_keeps_how_long_it_runs_and_that_it_stops() -> None:
-    reply = samples.status(run_name="tests-samples-paced-v0-diverging-20261130-020531", stopping="signal")
-    title = drawn(view.run_view(reply))[0]
-    assert "1 m 42 s" in title
-    assert "stopping: signal" in title
-    assert len(title) <= 80
+    for reason, told in (("signal", "asked to end"), ("return", "return reached"), ("new", "new")):
+        reply = samples.status(run_name="tests-samples-paced-v0-diverging-20261130-020531", stopping=reason)
+        title = drawn(view.run_view(reply))[0]
+        assert "1 m 42 s" in title
+        assert f"stopping: {told}" in title
+        assert len(title) <= 80
 
 
 def test_after_the_end_nothing_trains() -> None:
