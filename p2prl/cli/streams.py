@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Iterator
@@ -35,10 +36,14 @@ class _Told:
 
 @contextmanager
 def standard_streams() -> Iterator[None]:
-    """Commands run within: there is a stream of each kind, and `OutputLost` tells of standard output."""
+    """Commands run within: there is a stream of each kind, what its encoding lacks is a `?` there, and `OutputLost`
+    tells of standard output."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # closed by who started us, as with `>&-`
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115 (for good)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a console of ASCII, or a file of Windows' code page
+            stream.reconfigure(errors="replace")
     stream, sys.stdout = sys.stdout, cast(TextIO, _Told(sys.stdout))
     try:
         yield

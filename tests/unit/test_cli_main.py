@@ -284,3 +284,14 @@ def test_a_stream_that_is_closed_from_the_start_is_no_error(closed: str) -> None
     assert done.returncode == 0
     assert done.stderr == ""
     assert ("[env]" in done.stdout) is (">&-" not in closed.replace("2>&-", ""))
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_what_a_streams_encoding_lacks_is_no_error(encoding: str) -> None:
+    told = (
+        "import sys; from p2prl.cli.streams import standard_streams as s\nwith s(): print('кабинет ▁▃█ ok')"
+    )
+    env = {**environment(), "PYTHONIOENCODING": encoding}
+    done = subprocess.run([sys.executable, "-c", told], capture_output=True, env=env, timeout=60, check=False)
+    assert done.stdout.split() == [b"???????", b"???", b"ok"]
+    assert done.returncode == 0
