@@ -116,7 +116,7 @@ def has_checkpoint(run: Path) -> bool:
 def load_experiment(path: Path) -> Experiment:
     """Read a TOML file; an agent's relative `file.py:Class` is taken from its folder. Raises UsageError."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # Windows' editors may begin with a mark
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise UsageError(f"cannot read the experiment {path}: {why}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 
 from rich.text import Text
 
@@ -27,6 +28,9 @@ _STATE_STYLES = {
     "quarantined": "red",
 }
 LABEL_WIDTH = 9
+#: Where a line is broken, if it has to be: between its parts before between its words.
+_GAPS = ("   ", " ")
+_INDENT = 2
 
 
 def figure(label: str, value: Text | str, *more: str) -> Text:
@@ -49,6 +53,34 @@ def fitted(line: Text, width: int) -> Text:
     """The line, cut to the width."""
     line.truncate(width, overflow="ellipsis")
     return line
+
+
+def whole(label: str, value: Text, width: int) -> list[Text]:
+    """A figure of which nothing is cut, for what people type: beside its label if its longest word has room there."""
+    room = width - LABEL_WIDTH - 1
+    if max((len(word) for word in value.plain.split()), default=0) <= room:
+        first, *more = broken(value, room)
+        return [
+            figure(label, Text(" ").append(first)),
+            *(figure("", Text(" ").append(line)) for line in more),
+        ]
+    return [figure(label, ""), *(Text(" " * _INDENT).append(line) for line in broken(value, width - _INDENT))]
+
+
+def broken(line: Text, width: int, gaps: Sequence[str] = _GAPS) -> list[Text]:
+    """The line in pieces that fit: broken at the first of these gaps, else at the next, else anywhere."""
+    width = max(1, width)
+    if line.cell_len <= width:
+        return [line]
+    if not gaps:
+        return list(line.divide(range(width, len(line), width)))
+    pieces: list[Text] = []
+    for part in line.split(gaps[0]):
+        if pieces and pieces[-1].cell_len + len(gaps[0]) + part.cell_len <= width:
+            pieces[-1] = Text.assemble(pieces[-1], gaps[0], part)
+        else:
+            pieces += broken(part, width, gaps[1:])
+    return pieces
 
 
 def with_reason(line: Text, reason: str, width: int) -> list[Text]:

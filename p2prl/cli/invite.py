@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -79,7 +78,7 @@ def invite(
     verbose_: Verbose = False,
 ) -> int:
     """Make a token, for machines where nobody types: the host's address, its key, and a secret, in one text."""
-    from p2prl.cli.output import duration, write_line
+    from p2prl.cli.output import duration, write_line, write_log
     from p2prl.nodes.owner import open_owner
 
     ttl_s = seconds("--ttl", ttl)
@@ -95,7 +94,7 @@ def invite(
         _write(out, text)
     limits = f"for {many(made.uses, 'node')}, for {duration(made.ttl_s)}"
     where = "'TEXT'" if out is None else str(out)
-    write_line(f"a token {limits}; on the other machine: p2prl join --token {where}", sys.stderr)
+    write_log(f"a token {limits}; on the other machine: p2prl join --token {where}")
     return 0
 
 

@@ -57,7 +57,7 @@ class JoinCode:
 
 def code_text(code: str, uses: int | None, ttl_s: float | None) -> Text:
     """A join code, for how many more nodes and for how long; nothing where there is no limit."""
-    text = Text(safe(code), "bold", no_wrap=True, overflow="ellipsis")
+    text = Text(safe(code), "bold")
     limits = [] if uses is None else [f"for {many(uses, 'more node')}"]
     limits += [] if ttl_s is None else [f"for {duration(ttl_s)}"]
     return text.append("   " + ", ".join(limits), "not bold") if limits else text

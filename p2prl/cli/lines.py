@@ -13,6 +13,9 @@ from p2prl.words import many, sized, why_ended
 #: States in which a member plays no more.
 OVER = ("stopped", "failed")
 
+#: Reasons for a refusal that are over as soon as the node stands otherwise.
+_STANDINGS = ("removed", "quarantined", "not_admitted")
+
 
 def log_parts(source: str, text: str) -> tuple[str, str, str]:
     """When, from where, and what: one after the other they are a log line."""
@@ -91,6 +94,17 @@ def books_parts(books: Books, spooled: str = "", with_reasons: bool = True) -> l
             told = reasons(why) if with_reasons else ""
             parts += [(", ", ""), (f"{count(number)} {name}" + (f" ({told})" if told else ""), style)]
     return parts
+
+
+def still_refused(counts: Mapping[str, int], standing: str) -> dict[str, int]:
+    """What was refused of a node, without what was refused for a standing that it has not any more.
+
+    >>> still_refused({"removed": 2, "oversize": 1}, "admitted")
+    {'oversize': 1}
+    """
+    return {
+        reason: times for reason, times in counts.items() if reason == standing or reason not in _STANDINGS
+    }
 
 
 def reasons(counts: Mapping[str, int]) -> str:

@@ -13,9 +13,13 @@ from p2prl.errors import NoHostFound
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rich.console import RenderableType
     from rich.table import Table
 
     from p2prl.net.cards import FoundHost
+
+#: Wider than any table of hosts.
+_WIDEST = 10_000
 
 
 def ls(
@@ -48,7 +52,8 @@ def ls(
     else:
         from p2prl.cli.screen import plain_console
 
-        plain_console().print(host_table(hosts))
+        console = plain_console()
+        console.print(hosts_view(hosts, console.width))
     return 0
 
 
@@ -68,8 +73,30 @@ def host_object(host: FoundHost) -> dict[str, Any]:
     }
 
 
+def hosts_view(hosts: Sequence[FoundHost], width: int) -> RenderableType:
+    """The hosts for people: a table where it has room, else some lines for each, so that nothing is cut."""
+    from rich.console import Console, Group
+    from rich.measure import Measurement
+    from rich.text import Text
+
+    table = host_table(hosts)
+    wide = Console(width=_WIDEST)
+    if Measurement.get(wide, wide.options, table).maximum <= width:
+        return table
+    return Group(*(Text(line, overflow="fold") for host in hosts for line in _lines(host)))
+
+
+def _lines(host: FoundHost) -> list[str]:
+    """A host's name, what it runs, and each address as `p2prl join` takes it."""
+    from p2prl.cli.output import safe
+
+    what = f"{safe(host.env, 200)} · {safe(host.agent, 200)} · run {safe(host.run_id[:8])}"
+    where = [f"[{address}]" if ":" in address else address for address in map(safe, host.addresses)]
+    return [safe(host.name, 200), f"  {what}", *(f"  {address}:{host.base_port}" for address in where)]
+
+
 def host_table(hosts: Sequence[FoundHost]) -> Table:
-    """The hosts for people."""
+    """One row for each host; each of its addresses has a line of its own."""
     from rich.table import Table
     from rich.text import Text
 
@@ -77,10 +104,11 @@ def host_table(hosts: Sequence[FoundHost]) -> Table:
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for title in ("name", "address", "base port", "environment", "agent", "run"):
-        table.add_column(
-            title, no_wrap=title != "address", overflow="ellipsis" if title != "address" else "fold"
-        )
+        table.add_column(title, no_wrap=True, overflow="fold")
     for host in hosts:
-        cells = (host.name, ", ".join(host.addresses), host.base_port, host.env, host.agent, host.run_id[:8])
-        table.add_row(*(Text(safe(cell, 200)) for cell in cells))
+        addresses = "\n".join(safe(address, 200) for address in host.addresses)
+        others = (host.base_port, host.env, host.agent, host.run_id[:8])
+        table.add_row(
+            Text(safe(host.name, 200)), Text(addresses), *(Text(safe(cell, 200)) for cell in others)
+        )
     return table

@@ -19,8 +19,9 @@ from p2prl.cli.join import join
 from p2prl.cli.ls import ls
 from p2prl.cli.mistakes import mistake
 from p2prl.cli.nodes import admit, nodes, quarantine, remove
-from p2prl.cli.output import complain, silence_stdout
+from p2prl.cli.output import complain
 from p2prl.cli.status import status
+from p2prl.cli.streams import OutputLost, give_up_stderr, silence_stdout, standard_streams
 from p2prl.errors import P2prlError, UsageError
 from p2prl.python_warnings import one_line_each
 
@@ -80,12 +81,18 @@ app.command("experiments", short_help="List presets, agents and environments.")(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; the exit codes are those of docs/cli.md. Never raises but for SystemExit."""
+    try:
+        return _main(sys.argv[1:] if argv is None else list(argv))
+    finally:
+        give_up_stderr()
+
+
+def _main(args: list[str]) -> int:
     state = CliState()
-    args = sys.argv[1:] if argv is None else list(argv)
     one_line_each(lambda text: complain(f"warning: {text}"))
     try:
-        code = app(args=args, prog_name="p2prl", standalone_mode=False, obj=state)
-        sys.stdout.flush()
+        with standard_streams():
+            code = app(args=args, prog_name="p2prl", standalone_mode=False, obj=state)
     except BrokenPipeError:
         silence_stdout()
         return EXIT_ERROR
@@ -96,6 +103,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(getattr(error, "exit_code", UsageError.exit_code))
     except P2prlError as error:
         _traceback(state)
+        if isinstance(error, OutputLost):
+            silence_stdout()
         complain(str(error))
         return error.exit_code
     except Exception as error:  # noqa: BLE001 (the last resort: a person reads one line, not a traceback)

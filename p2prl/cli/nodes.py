@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
     from rich.table import Table
+    from rich.text import Text
 
     from p2prl.core.messages import AdmitAsk, NodeEntry, NodesReply, QuarantineAsk, RemoveAsk
 
@@ -23,12 +24,13 @@ Node = Annotated[
 ]
 #: Who needs the owner's word stands first.
 _ORDER = ("waiting", "admitted", "quarantined", "removed")
-#: Columns, and the least width that each keeps.
-_COLUMNS = {
-    "name": 8, "fingerprint": 11, "standing": 11, "how": 5, "since": 5, "state": 8, "address": 8, "refused": 7,
-}  # fmt: skip
-_ONLY_WIDE = ("how", "address")
-_WIDE = 78
+#: Columns, in order.
+_COLUMNS = ("name", "fingerprint", "standing", "how", "since", "state", "address", "refused")
+#: What a narrow terminal does without, the first first.
+_LEAST = ("how", "address", "refused", "since", "state")
+_GAP = 2
+#: Of a name in a row: at most, as many as other columns make room for, and at least.
+_NAME_WIDTH, _WANTED_NAME_WIDTH, _LEAST_NAME_WIDTH = 24, 12, 6
 _STYLES = {"waiting": "yellow", "admitted": "green", "quarantined": "red", "removed": "red"}
 
 
@@ -184,10 +186,11 @@ def nodes_view(reply: NodesReply, host_fingerprint: str, now: float, width: int 
 
 def _trouble(entry: NodeEntry) -> str:
     """Why a node is kept out, and what was refused of it."""
-    from p2prl.cli.lines import reasons
+    from p2prl.cli.lines import reasons, still_refused
     from p2prl.cli.output import safe
 
-    refused = f"refused: {reasons(entry.refused)}" if entry.refused else ""
+    counts = still_refused(entry.refused, entry.standing)
+    refused = f"refused: {reasons(counts)}" if counts else ""
     return "; ".join(part for part in (safe(entry.reason), refused) if part)
 
 
@@ -204,31 +207,45 @@ def _code_line(reply: NodesReply) -> RenderableType:
 
 
 def _table(entries: Sequence[NodeEntry], now: float, width: int) -> Table:
-    """One row each; on a narrow terminal without what matters least, so that fingerprints stay whole."""
+    """One row each; on a narrow terminal without what matters least, so that the others stay whole."""
     from rich.table import Table
+
+    rows = [_cells(entry, now) for entry in entries]
+    widest = {title: max(len(title), *(row[title].cell_len for row in rows)) for title in _COLUMNS}
+    wanted = min(widest["name"], _WANTED_NAME_WIDTH)
+    kept = list(_COLUMNS)
+    for title in _LEAST:
+        if wanted + sum(_GAP + widest[other] for other in kept[1:]) > width:
+            kept.remove(title)
+    room = width - sum(_GAP + widest[title] for title in kept[1:])
+    widest["name"] = max(_LEAST_NAME_WIDTH, min(widest["name"], _NAME_WIDTH, room))
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="dim")
+    for title in kept:
+        table.add_column(title, width=widest[title], overflow="fold")
+    for row in rows:
+        table.add_row(*(row[title] for title in kept))
+    return table
+
+
+def _cells(entry: NodeEntry, now: float) -> dict[str, Text]:
     from rich.text import Text
 
+    from p2prl.cli.lines import still_refused
     from p2prl.cli.output import count, safe
     from p2prl.net.keys import fingerprint
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    wide = width >= _WIDE
-    for title, least in _COLUMNS.items():
-        if wide or title not in _ONLY_WIDE:
-            table.add_column(title, no_wrap=True, overflow="ellipsis", min_width=least, max_width=24)
-    for entry in entries:
-        cells = {
-            "name": Text(safe(entry.name, 40)),
-            "fingerprint": Text(fingerprint(entry.key)),
-            "standing": Text(safe(entry.standing), _STYLES.get(entry.standing, "")),
-            "how": Text(safe(entry.how, 10)),
-            "since": Text(_ago(now - entry.since) if entry.since else "-"),
-            "state": Text(safe(entry.state, 20) or "-"),
-            "address": Text(safe(entry.address, 45) or "-"),
-            "refused": Text(count(sum(entry.refused.values())) if entry.refused else "-"),
-        }
-        table.add_row(*(cell for title, cell in cells.items() if wide or title not in _ONLY_WIDE))
-    return table
+    refused = sum(still_refused(entry.refused, entry.standing).values())
+    away = "-" if entry.standing == "waiting" else "not here"
+    return {
+        "name": Text(safe(entry.name, 40)),
+        "fingerprint": Text(fingerprint(entry.key)),
+        "standing": Text(safe(entry.standing), _STYLES.get(entry.standing, "")),
+        "how": Text(safe(entry.how, 10)),
+        "since": Text(_ago(now - entry.since) if entry.since else "-"),
+        "state": Text(safe(entry.state, 20) or away),
+        "address": Text(safe(entry.address, 45) or "-"),
+        "refused": Text(count(refused) if refused else "-"),
+    }
 
 
 def _sorted(entries: Sequence[NodeEntry]) -> list[NodeEntry]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-import os
 import sys
 import unicodedata
 from typing import Any, TextIO
@@ -74,12 +74,12 @@ def write_json(value: dict[str, Any]) -> None:
     write_line(json_line(value))
 
 
+def write_log(text: str) -> None:
+    """One line to stderr. Where that cannot be written there is nowhere left to say so, and the command goes on."""
+    with contextlib.suppress(OSError):
+        write_line(text, sys.stderr)
+
+
 def complain(text: str) -> None:
     """One line on stderr, signed."""
-    write_line(f"p2prl: {safe(text)}", sys.stderr)
-
-
-def silence_stdout() -> None:
-    """Nobody reads stdout any more: what is still written to it, at exit too, goes nowhere."""
-    with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 (os.devnull is no path on Windows)
-        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+    write_log(f"p2prl: {safe(text)}")

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from p2prl.cli import lines, output, shapes
+from p2prl.cli import lines, output, shapes, streams
 from p2prl.core.messages import CodeNews, StatusReply
 from p2prl.nodes.report import HostStarted, HostStopped, Joined, Left, MemberStatus
 
@@ -44,26 +44,38 @@ class Reporter:
     def log(self, level: str, source: str, text: str) -> None:
         """A line for people, on stderr."""
         if level != "debug" or self._verbose:
-            output.write_line("".join(lines.log_parts(source, text)), sys.stderr)
+            output.write_log("".join(lines.log_parts(source, text)))
 
 
 # --- JSON lines --------------------------------------------------------------------------------------
 
 
 class _Piped(Reporter):
-    """Writes to a pipe; a reader that goes away ends the command, as it does in any pipe."""
+    """Writes to a pipe or a file. A reader that goes away ends the command, as it does in any pipe; so does a disk
+    that is full, and that is an error."""
 
     def __init__(self, verbose: bool = False) -> None:
         super().__init__(verbose)
         self._lost = 0
+        self._error: streams.OutputLost | None = None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        if self._error is not None and (error is None or isinstance(error, KeyboardInterrupt)):
+            raise self._error
 
     def _put(self, write: Callable[[], None], last: bool = False) -> None:
         if not self._lost:
             try:
                 write()
                 return
+            except streams.OutputLost as error:
+                self._error = error
+                streams.silence_stdout()
             except BrokenPipeError:
-                output.silence_stdout()
+                streams.silence_stdout()
         self._lost += 1
         if self._lost == 2 and not last:
             # Not the first: after Ctrl-C on a pipeline the reader is gone before our own stop is under way,

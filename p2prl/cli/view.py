@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from p2prl.cli.bars import bars
-from p2prl.cli.figures import books_line, books_lines, figure, fitted, state_text, with_reason
+from p2prl.cli.figures import books_line, books_lines, broken, figure, fitted, state_text, whole, with_reason
 from p2prl.cli.lines import OVER, playing_on, spooled, versions_text
 from p2prl.cli.node_table import NodeTable, node_count
 from p2prl.cli.output import count, decimal, duration, safe
@@ -25,10 +25,20 @@ from p2prl.words import many, sized
 _WARNING_LINES, _WARNING_PART = 7, 0.4
 #: Lines that are left to the nodes.
 _NODE_LINES = 3
+#: Lines that warnings have at least, if there are any.
+_LEAST_WARNING_LINES = 2
 _MOST_NAMES = 3
 #: Trainer's states whose reason is a warning.
 _LOUD = ("stalled", "failed")
-#: A member's states once nobody plays any more.
+#: Why a run ends, in few words, for which a long name makes room in the title.
+_NAME_WIDTH = 40
+_STOPPING = {
+    "signal": "asked to end",
+    "return": "return reached",
+    "steps": "steps reached",
+    "time": "time is over",
+    "error": "it failed",
+}
 
 
 def run_view(
@@ -47,15 +57,19 @@ def run_view(
         code: the join code, shown under the hint.
     """
     head = [_title(status)]
-    head += [fitted(figure("join with", f" {hint}"), width)] if hint else []
-    head += [fitted(figure("join code", Text(" ").append(code)), width)] if code is not None else []
+    head += whole("join with", Text(hint), width) if hint else []
+    head += whole("join code", code, width) if code is not None else []
     head.append(Text())
     figures = [*_figures(status, width, history), Text()]
     if height is None:
         table = NodeTable(status.nodes, width, None)
         return Group(*head, *figures, table.render(), *_warnings(status, table, width, None))
+    if height - len(head) - len(figures) < _NODE_LINES + _LEAST_WARNING_LINES:
+        figures = [line for line in figures if not line.plain.startswith(" ")]  # without the rest of reasons
     left = height - len(head) - len(figures)
-    most = max(2, min(max(_WARNING_LINES, int(_WARNING_PART * height)), left - _NODE_LINES))
+    most = max(
+        _LEAST_WARNING_LINES, min(max(_WARNING_LINES, int(_WARNING_PART * height)), left - _NODE_LINES)
+    )
     rows = left - 1 - len(_warnings(status, NodeTable(status.nodes, width, None), width, most))
     table = NodeTable(status.nodes, width, max(2, rows))
     return Group(*head, *figures, table.render(), *_warnings(status, table, width, most))
@@ -70,7 +84,7 @@ def ended(status: StatusReply) -> StatusReply:
 
 def member_view(status: MemberStatus, joined: Joined | None, width: int = 80) -> RenderableType:
     """A member of somebody's run."""
-    lines = [_member_title(status, joined), Text()]
+    lines = [*broken(_member_title(status, joined), width), Text()]
     state = figure("state", state_text(status.state), playing_on(status))
     lines += with_reason(state, safe(status.reason), width)
     lines.append(
@@ -163,10 +177,11 @@ def _warnings(status: StatusReply, table: NodeTable, width: int, most: int | Non
 def _title(status: StatusReply) -> Text:
     """What changes first: a narrow terminal cuts the end."""
     title = Text(no_wrap=True, overflow="ellipsis")
-    title.append(safe(status.run_name), "bold cyan")
+    title.append(safe(status.run_name, _NAME_WIDTH if status.stopping else 0), "bold cyan")
     title.append(f"   {duration(status.uptime_s)}")
     if status.stopping:
-        title.append(f" · stopping: {safe(status.stopping)}", "yellow")
+        why = _STOPPING.get(status.stopping, safe(status.stopping))
+        title.append(f" · stopping: {why}", "yellow")
     if status.term > 1:
         title.append(f" · term {status.term}")
     title.append(f" · {safe(status.env)} · {safe(status.agent)} · on {safe(status.host_name)}")

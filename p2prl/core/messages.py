@@ -834,7 +834,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         lag: versions that it is behind.
-        seen_s_ago, step_s_ago: since its last word; since its last step.
+        seen_s_ago: since its last word.
+        step_s_ago: since its last step.
         player_reports: one per player, from its last heartbeat.
         faults: its last five faults.
         state: starting, working, stalled, paused or gone; `reason` says why if it is not working.
@@ -844,6 +845,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
         return_mean: over the last 100 episodes of those of its slots that explore least of all in the run.
         return_mean_all: over the last 100 episodes of all its slots.
         levels: where its least and its most exploring slot stand on the exploration ladder; 0 explores least.
+        before: it was here before the host started, or its broker did again, and is not back; it counts in the books.
     """
 
     name: str
@@ -871,6 +873,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     return_mean_all: float | None = None
     levels: tuple[float, float] = (0.0, 0.0)
     step_s_ago: float = 0.0
+    before: bool = False
 
 
 class StatusReply(Message, frozen=True, kw_only=True, tag="status_reply"):

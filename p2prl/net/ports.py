@@ -20,6 +20,39 @@ MAX_SHARDS = 35
 _EVERYWHERE = ("0.0.0.0", "127.0.0.1", "::", "::1")
 
 
+class PortsTaken(P2prlError):
+    """No block of ports is free.
+
+    Attributes:
+        base: where the first block that was tried begins.
+        ports: those of the first block that are taken.
+        last: where the last block that was tried begins.
+    """
+
+    def __init__(self, base: int, ports: Sequence[int], last: int, by: str = "") -> None:
+        """`by`: who has them; empty if that is not known."""
+        self.base, self.ports, self.last = base, tuple(ports), last
+        others = "" if last == base else f", and so is a port in each block up to {last}"
+        held = f"taken by {by}" if by else "taken on this machine"
+        which = f"port {ports[0]} is" if len(ports) == 1 else f"ports {ranges(ports)} are"
+        super().__init__(f"the TCP {which} {held}{others}; choose another block with --port BASE")
+
+
+def ranges(ports: Sequence[int]) -> str:
+    """Ports in order, those that follow each other as a range.
+
+    >>> ranges([47800, 47801, 47802, 47810])
+    '47800-47802, 47810'
+    """
+    runs: list[list[int]] = []
+    for port in ports:
+        if runs and port == runs[-1][-1] + 1:
+            runs[-1].append(port)
+        else:
+            runs.append([port])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
 def block_ports(base: int, shards: int) -> list[int]:
     """The ports of a host whose block begins at `base` (docs/protocol.md has the table).
 
@@ -45,7 +78,7 @@ def free_block(
 
     Raises:
         UsageError: `base` is not a port, or there are more shards than a block has room for.
-        P2prlError: no block is free; the text names the first block's taken ports.
+        PortsTaken: no block is free; the text names the first block's taken ports.
     """
     if not 1 <= base <= 65535 - 80:
         raise UsageError(f"--port {base} is out of range; a block of ports begins between 1 and {65535 - 80}")
@@ -55,11 +88,7 @@ def free_block(
     for candidate in bases:
         if not taken_ports(block_ports(candidate, shards), addresses, first_only=True):
             return candidate
-    taken = ", ".join(str(port) for port in taken_ports(block_ports(base, shards), addresses))
-    others = "" if len(bases) == 1 else f", and so is a port in each block up to {bases[-1]}"
-    raise P2prlError(
-        f"the TCP ports {taken} are taken on this machine{others}; choose another block with --port BASE"
-    )
+    raise PortsTaken(base, taken_ports(block_ports(base, shards), addresses), bases[-1])
 
 
 def taken_ports(

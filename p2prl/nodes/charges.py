@@ -17,7 +17,7 @@ from p2prl.core.codes import new_code
 from p2prl.net.cards import HostCard
 from p2prl.net.interfaces import chosen_interfaces
 from p2prl.net.keys import KeyPair, fingerprint, load_or_create, new_key_pair, state_folder
-from p2prl.net.ports import free_block
+from p2prl.nodes.claim import free
 from p2prl.nodes.device import choose_device
 from p2prl.nodes.grace import CHILD_S, more_s
 from p2prl.nodes.options import HostOptions, default_players
@@ -251,7 +251,7 @@ def check_options(options: HostOptions) -> None:
         agent = options.experiment.agent.name
         choose_device(wanted, agent, is_accelerated(resolve_agent(agent)))
     if options.base_port and not options.resume:
-        free_block(options.base_port, options.experiment.shards, blocks=1)
+        free(options.base_port, options.experiment.shards)
 
 
 def _first_code(options: HostOptions) -> m.CodeNews:

@@ -12,8 +12,9 @@ import sys
 
 from p2prl.errors import P2prlError
 from p2prl.net.loop import Loop
-from p2prl.net.ports import MAX_BLOCKS, STRIDE, free_block
+from p2prl.net.ports import MAX_BLOCKS, STRIDE, PortsTaken, block_ports, free_block, taken_ports
 from p2prl.nodes.options import DEFAULT_BASE_PORT, HostOptions
+from p2prl.nodes.port_holder import holder
 
 _LOOK_S = 0.1
 #: A process that came from a resumed host may hold its ports for a moment after it was killed.
@@ -51,7 +52,7 @@ def claim_block(wanted: int, shards: int, blocks: int = MAX_BLOCKS) -> Claim:
     """
     first, left = wanted, blocks
     while left > 0:
-        base = free_block(first, shards, blocks=left)
+        base = free(first, shards, left)
         holder = _hold(base)
         if holder is not None or blocks == 1:
             return Claim(base, wanted, holder)
@@ -61,6 +62,28 @@ def claim_block(wanted: int, shards: int, blocks: int = MAX_BLOCKS) -> Claim:
         f"other hosts on this machine are starting on all blocks of ports from {wanted} to {first - STRIDE}; "
         "choose another with --port BASE"
     )
+
+
+def free(base: int, shards: int, blocks: int = 1) -> int:
+    """As `free_block`; the error says who has the ports, where that can be told.
+
+    Raises:
+        UsageError, P2prlError: as `free_block`.
+    """
+    try:
+        return free_block(base, shards, blocks=blocks)
+    except PortsTaken as error:
+        by = holder(error.ports, error.base)
+        raise (PortsTaken(error.base, error.ports, error.last, by) if by else error) from error
+
+
+def moved(claim: Claim, shards: int) -> str:
+    """Why a host's block is not the one that was wanted, in a line; empty if it is."""
+    if claim.base == claim.wanted:
+        return ""
+    by = holder(taken_ports(block_ports(claim.wanted, shards)), claim.wanted)
+    by = f" by {by}" if by else ""
+    return f"the ports from {claim.wanted} on are taken{by}; using the block from {claim.base} on"
 
 
 def first_claim(options: HostOptions, before: int) -> Claim:

@@ -19,7 +19,7 @@ from p2prl.net.sockets import Frame, Network
 from p2prl.nodes import broker_file
 from p2prl.nodes.announce import Announced, Announcer
 from p2prl.nodes.charges import LOCAL, Plan, check_options
-from p2prl.nodes.claim import Claim, claim_block, first_claim
+from p2prl.nodes.claim import Claim, claim_block, first_claim, moved
 from p2prl.nodes.control import ControlLine
 from p2prl.nodes.ending import check_goes_on, coded, ended_at_once, note_reached, reached, somebody_plays
 from p2prl.nodes.going_on import flags_again
@@ -67,8 +67,7 @@ class Host:
         if went_back is not None:
             self.say("info", "host", went_back.text())
         self.claim = claim
-        if claim.base != claim.wanted:
-            text = f"the ports from {claim.wanted} on are taken; using the block from {claim.base} on"
+        if text := moved(claim, options.experiment.shards):
             self.say("warning", "host", text)
         #: What this start changes stands in the run's folder; in a resumed one only once everything came up.
         self._kept = not options.resume
@@ -117,7 +116,7 @@ class Host:
         self.loop.every(_FOLLOW_S, self._follow)
 
     def _keep_base(self, base: int) -> None:
-        note_base(base)
+        note_base(base, self.prepared.file.name)
         self.prepared.file.base_port = base
         self.prepared.file.host_name = self.options.name
         if self._kept:

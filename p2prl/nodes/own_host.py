@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from pathlib import Path
+
+import msgspec
 
 from p2prl.core import messages as m
 from p2prl.core.bounds import line
@@ -43,11 +46,18 @@ def own_host() -> Located | None:
     return the_one(own_hosts([port - 1 for port in taken_ports([base + 1 for base in wanted], (LOCAL,))]))
 
 
-def note_base(base: int) -> None:
-    """A host of this state folder listens from `base` on: the owner's commands need not be told."""
+class Noted(msgspec.Struct):
+    """A host as it noted itself: its process, and the name of its run."""
+
+    pid: int
+    run: str
+
+
+def note_base(base: int, run: str) -> None:
+    """This process' host, of this state folder, listens from `base` on: the owner's commands need not be told."""
     try:
         _ports().mkdir(mode=0o700, parents=True, exist_ok=True)
-        (_ports() / str(base)).touch()
+        (_ports() / str(base)).write_bytes(msgspec.json.encode(Noted(os.getpid(), run)))
     except OSError as error:
         log.warning(
             "%s cannot be written (%s): name this host's port to the owner's commands", _ports(), error
@@ -68,6 +78,15 @@ def noted_bases() -> list[int]:
         return []
     numbers = [int(name) for name in names if name.isascii() and name.isdecimal() and len(name) <= 5]
     return [number for number in numbers if 1 <= number <= MAX_BASE]
+
+
+def noted_hosts() -> dict[int, Noted]:
+    """By base port, what `note_base` noted; a host that was killed has left its note, too."""
+    found = {}
+    for base in noted_bases():
+        with contextlib.suppress(OSError, msgspec.DecodeError):  # only a note
+            found[base] = msgspec.json.decode((_ports() / str(base)).read_bytes(), type=Noted)
+    return found
 
 
 def _ports() -> Path:

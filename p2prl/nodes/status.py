@@ -174,8 +174,10 @@ def node_rows(view: StatusView) -> list[m.NodeStatus]:
     known = broker.members.roster.members
     for key, ledger in broker.saved.ledgers.items():
         if key not in known and ledger.total().produced:
-            reason = "not back since the broker restarted"
-            rows.append(_gone_row(broker.saved.names.get(key, "?"), key, ledger, reason))
+            row = _gone_row(
+                broker.saved.names.get(key, "?"), key, ledger, "not back since the host started again"
+            )
+            rows.append(msgspec.structs.replace(row, before=True))
     if broker.saved.others_count:
         reason = f"{many(broker.saved.others_count, 'node')} that left long ago"
         rows.append(_gone_row("others", "", broker.saved.others, reason))
@@ -190,13 +192,14 @@ def _node_row(view: StatusView, member: Member) -> m.NodeStatus:
     version = beat.weights_version if beat else -1
     playing = beat.players if beat and member.state != "gone" else []
     under_way = sum(player.under_way for player in playing)
+    standing = "admitted" if peer.hello.own else broker.admissions.standing(member.key)
     return m.NodeStatus(
         name=member.name,
         key=member.key,
         address=peer.address,
         players=member.players,
         state=member.state,
-        reason=_reason(member, beat),
+        reason=_reason(member, beat, standing),
         own=peer.hello.own,
         steps=ledger.total_steps + under_way,
         steps_per_s=beat.steps_per_s if beat and member.state != "gone" else 0.0,
@@ -212,14 +215,16 @@ def _node_row(view: StatusView, member: Member) -> m.NodeStatus:
         player_reports=list(beat.players) if beat else [],
         faults=list(peer.faults),
         spooled=beat.spooled if beat else 0,
-        standing=broker.admissions.standing(member.key) if not peer.hello.own else "admitted",
+        standing=standing,
         return_mean_all=peer.stats.mean_all,
         levels=member.levels,
         step_s_ago=view.now - member.progressed,
     )
 
 
-def _reason(member: Member, beat: m.Heartbeat | None) -> str:
+def _reason(member: Member, beat: m.Heartbeat | None, standing: m.Standing) -> str:
+    if member.state == "gone" and member.reason in ("removed", "quarantined") and standing == "admitted":
+        return f"it was {member.reason}; now it may come back"
     if member.reason or member.state in ("working", "gone"):
         return member.reason
     return "no heartbeat with progress yet" if beat is None else beat.reason

@@ -69,6 +69,23 @@ def test_resume_goes_on_where_it_was(tmp_path: Path) -> None:
         assert second.end() == 0
 
 
+def test_a_node_of_before_a_resume_is_told_as_such_until_it_is_back(tmp_path: Path) -> None:
+    results = ("--results", str(tmp_path / "results"), "--players", "0")
+    with kit.host(tmp_path, "chain", *results) as first, kit.join(tmp_path) as joiner:
+        first.wait_for("progress", lambda e: e["steps"] > 0)
+        assert first.end() == 0
+        assert joiner.wait() == 0
+    with kit.host(tmp_path, "--resume", *results, name="") as second:
+        second.wait_for("progress")
+        [row] = kit.status(tmp_path)["nodes"]
+        assert (row["name"], row["state"], row["before"]) == ("joiner", "gone", True)
+        with kit.join(tmp_path):
+            wait_until(lambda: kit.status(tmp_path)["nodes"][0]["state"] == "working")
+            [row] = kit.status(tmp_path)["nodes"]
+            assert not row["before"]
+            assert second.end() == 0
+
+
 def test_the_last_checkpoint_has_the_runs_last_figures(tmp_path: Path) -> None:
     """Also where a second is tens of thousands of steps."""
     with kit.host(tmp_path, "cartpole-cem", "--players", "1", "--stop-steps", "40000") as host:

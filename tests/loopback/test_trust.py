@@ -343,6 +343,12 @@ def test_orders_about_nodes_that_are_out_say_what_is_so(tmp_path: Path) -> None:
         assert "spy" in place.owner("nodes").stdout
 
 
+def row_of(place: House, name: str) -> kit.Event:
+    """What `p2prl status --json` says of a node."""
+    rows: list[kit.Event] = place.status()["nodes"]
+    return next(row for row in rows if row["name"] == name)
+
+
 def test_a_member_that_is_removed_is_told_and_ends(tmp_path: Path) -> None:
     with house(tmp_path, *_WITH_CODE) as place, place.join("--code", CODE) as joiner:
         joiner.wait_for("progress", lambda e: e["bundles"]["stored"] > 0)
@@ -357,7 +363,9 @@ def test_a_member_that_is_removed_is_told_and_ends(tmp_path: Path) -> None:
             late = place.join(name="joiner")
             with late:
                 assert late.wait() == 4
+            assert row_of(place, "joiner")["reason"] == "removed"
             place.owner("admit", "joiner", "--host", place.target)
+            assert row_of(place, "joiner")["reason"] == "it was removed; now it may come back"
             with place.join(name="joiner") as back:
                 back.wait_for("progress", lambda e: e["bundles"]["stored"] > 0)
             assert kit.balanced(place.status()["bundles"])

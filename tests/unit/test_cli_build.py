@@ -11,7 +11,7 @@ import pytest
 from p2prl.cli.build import ExperimentFlags, check_installed, effective_experiment, resumed_experiment
 from p2prl.cli.context import node_name
 from p2prl.cli.evaluate import result_lines, result_object
-from p2prl.cli.ls import host_object, host_table
+from p2prl.cli.ls import host_object, hosts_view
 from p2prl.cli.output import json_line
 from p2prl.config import AgentConfig, EnvConfig, Experiment, ReplayConfig, StopConfig
 from p2prl.core.schema import check_schema
@@ -192,10 +192,19 @@ def test_a_found_host_is_one_json_object_and_one_safe_row() -> None:
     value = json.loads(json_line(host_object(found_host("attic"))))
     assert value["addresses"] == ["192.0.2.1", "2001:db8::1"]
     assert value.keys() == set(FoundHost.__dataclass_fields__)
-    lines = drawn(host_table([found_host("attic"), found_host(HOSTILE)]), 160)
-    assert len(lines) == 3
+    lines = drawn(hosts_view([found_host("attic"), found_host(HOSTILE)], 160), 160)
+    assert len(lines) == 5, "each of two addresses has a line of its own"
     assert lines[1].startswith("attic")
     assert "192.0.2.1" in lines[1]
+    assert all(line.isprintable() for line in lines)
+
+
+@pytest.mark.parametrize("width", [32, 45, 60])
+def test_where_a_table_of_hosts_has_no_room_what_to_type_is_whole(width: int) -> None:
+    lines = drawn(hosts_view([found_host("attic"), found_host(HOSTILE)], width), width)
+    assert lines[0] == "attic"
+    assert lines[2:4] == ["  192.0.2.1:47800", "  [2001:db8::1]:47800"]
+    assert max(map(len, lines)) <= width
     assert all(line.isprintable() for line in lines)
 
 

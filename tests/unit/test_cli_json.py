@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import signal
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from p2prl.cli import output, shapes
+from p2prl.cli import output, shapes, streams
 from p2prl.cli.invite import code_object
 from p2prl.cli.nodes import nodes_object
 from p2prl.cli.piped import JsonHost, JsonMember, PlainMember
@@ -145,7 +146,7 @@ class _Gone:
 def test_a_reader_that_went_away_stops_the_host_once(monkeypatch: pytest.MonkeyPatch) -> None:
     signals: list[int] = []
     monkeypatch.setattr("sys.stdout", _Gone())
-    monkeypatch.setattr(output, "silence_stdout", lambda: None)
+    monkeypatch.setattr(streams, "silence_stdout", lambda: None)
     previous = signal.signal(signal.SIGINT, lambda number, frame: signals.append(number))
     try:
         reporter = JsonHost()
@@ -154,6 +155,36 @@ def test_a_reader_that_went_away_stops_the_host_once(monkeypatch: pytest.MonkeyP
         for _ in range(5):
             reporter.status(samples.status())
         reporter.stopped(HostStopped("signal", "", None))
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    assert signals == [signal.SIGINT]
+
+
+class _Full:
+    """A stdout on a disk that is full."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, "full")
+
+    def flush(self) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+
+def test_a_full_disk_stops_the_host_in_order_and_is_an_error_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    signals: list[int] = []
+
+    def run() -> None:
+        with streams.standard_streams(), JsonHost() as host:
+            host.started(samples.STARTED)
+            host.status(samples.status())
+            host.stopped(HostStopped("signal", "", None))
+
+    monkeypatch.setattr("sys.stdout", _Full())
+    monkeypatch.setattr(streams, "silence_stdout", lambda: None)
+    previous = signal.signal(signal.SIGINT, lambda number, frame: signals.append(number))
+    try:
+        with pytest.raises(streams.OutputLost, match="full"):
+            run()
     finally:
         signal.signal(signal.SIGINT, previous)
     assert signals == [signal.SIGINT]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -241,3 +243,55 @@ def test_every_flag_has_help_and_is_in_the_docs() -> None:
             assert param.help, (name, param.name)
             flags = param.opts if param.param_type_name == "option" else [param.metavar.replace("|", "\\|")]
             assert all(re.search(re.escape(flag) + r"[ `]", section) for flag in flags), (name, flags)
+
+
+# --- streams that cannot be written
+
+
+def redirected(how: str, *args: str, buffered: bool) -> subprocess.CompletedProcess[str]:
+    """The command in a shell that redirects it."""
+    env = {name: value for name, value in environment().items() if name != "PYTHONUNBUFFERED"}
+    if not buffered:
+        env["PYTHONUNBUFFERED"] = "1"
+    line = f"exec {shlex.join([sys.executable, '-c', RUN, *args])} {how}"
+    return subprocess.run(
+        ["sh", "-c", line], capture_output=True, text=True, env=env, timeout=60, check=False
+    )
+
+
+full_disk = pytest.mark.skipif(not Path("/dev/full").exists(), reason="a system without /dev/full")
+
+
+@full_disk
+@pytest.mark.parametrize("buffered", [True, False])
+@pytest.mark.parametrize("args", [["--version"], ["host", "--help"], ["experiments"], []])
+def test_a_full_disk_as_stdout_is_one_line_and_exit_1(args: list[str], buffered: bool) -> None:
+    done = redirected(">/dev/full", *args, buffered=buffered)
+    assert done.stderr == f"p2prl: standard output cannot be written: {os.strerror(errno.ENOSPC)}\n"
+    assert done.returncode == 1
+
+
+@full_disk
+def test_where_no_error_can_be_told_the_exit_code_says_it() -> None:
+    done = redirected("2>/dev/full", "--bogus", buffered=True)
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="sh closes streams so")
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+def test_a_stream_that_is_closed_from_the_start_is_no_error(closed: str) -> None:
+    done = redirected(closed, "experiments", "cartpole", buffered=True)
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert ("[env]" in done.stdout) is (">&-" not in closed.replace("2>&-", ""))
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_what_a_streams_encoding_lacks_is_no_error(encoding: str) -> None:
+    told = (
+        "import sys; from p2prl.cli.streams import standard_streams as s\nwith s(): print('кабинет ▁▃█ ok')"
+    )
+    env = {**environment(), "PYTHONIOENCODING": encoding}
+    done = subprocess.run([sys.executable, "-c", told], capture_output=True, env=env, timeout=60, check=False)
+    assert done.stdout.split() == [b"???????", b"???", b"ok"]
+    assert done.returncode == 0

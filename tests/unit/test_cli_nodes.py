@@ -126,3 +126,19 @@ def test_json_has_all_of_it_in_the_same_order() -> None:
     assert row["fingerprint"] == fingerprint(MIXED[2].key)
     assert row["refused"] == {"oversize": 1, "not_finite": 2000}
     assert row.keys() == {*NodeEntry.__struct_fields__, "fingerprint"}
+
+
+def test_what_was_refused_of_a_node_while_it_was_out_goes_when_it_is_in_again() -> None:
+    counts = {"removed": 1234, "oversize": 1}
+    out = "\n".join(shown(entry(1, standing="removed", refused=counts)))
+    assert "1,235" in out
+    assert "refused: removed 1,234, oversize 1" in out
+    back = "\n".join(shown(entry(1, refused=counts)))
+    assert "refused: oversize 1" in back
+    assert "removed" not in back
+
+
+def test_who_is_let_in_but_not_here_is_told_so() -> None:
+    lines = shown(entry(1, state=""), entry(2, standing="waiting", state=""))
+    assert "not here" in next(line for line in lines if line.startswith("laptop-01"))
+    assert "not here" not in next(line for line in lines if line.startswith("laptop-02"))

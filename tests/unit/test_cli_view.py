@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import unicodedata
+from dataclasses import replace
 
 import pytest
 from rich.console import Console, RenderableType
@@ -250,6 +251,32 @@ def test_the_join_code_stands_under_the_hint_and_can_be_read_off_a_small_screen(
     assert "1 more node," in code_text("17-maple-otter", 1, 5.0).plain
 
 
+@pytest.mark.parametrize("width", [29, 37, 42, 57, 77])
+def test_what_is_to_be_typed_is_never_cut(width: int) -> None:
+    """A terminal of 32, 40, 45, 60 or 80 columns leaves so many."""
+    for address, name in (("192.168.178.123", "attic"), ("2001:db8:1234:5678:9abc:def0:1234:5678", "x" * 40)):
+        info = replace(samples.STARTED, name=name, address=address, addresses=(address,), base_port=47900)
+        hint, code = join_hint(info), code_text("17-mammoth-whistle", 30, 2700.0)
+        lines = drawn(view.run_view(samples.status(), hint, width, 40, code=code), width)
+        head = lines[1 : lines.index("")]
+        assert max(map(len, head)) <= width
+        assert "".join("".join(head).split()) == "".join(f"join with {hint} join code {code.plain}".split())
+        assert any("17-mammoth-whistle" in line for line in head)
+        joined = replace(samples.JOINED, address=address, base_port=47900)
+        title = drawn(view.member_view(samples.member(), joined, width), width)
+        assert f"{address}:47900" in "".join(title[: title.index("")])
+
+
+@pytest.mark.parametrize(("width", "height"), [(29, 23), (37, 23), (42, 24)])
+def test_on_a_narrow_terminal_a_nodes_name_and_state_are_whole(width: int, height: int) -> None:
+    status, code = samples.status(30), code_text("17-mammoth-whistle", 30, 2700.0)
+    hint = join_hint(replace(samples.STARTED, address="192.168.178.123", base_port=47900))
+    lines = drawn(view.run_view(status, hint, width, height, code=code), width)
+    assert len(lines) <= height
+    row = next(line for line in lines if line.startswith("attic"))
+    assert row.split()[:3] == ["attic", "(own)", "working"]
+
+
 def test_who_waits_to_be_let_in_is_the_first_warning() -> None:
     for names, told in (
         (["ann"], "! 1 node waits to be let in (ann): p2prl nodes"),
@@ -275,6 +302,33 @@ def test_a_node_that_was_put_out_is_shown_with_what_was_refused_of_it() -> None:
     assert "refused: not_finite 2,000, oversize 1" in rows["laptop-02"]
     assert " working " in rows["laptop-03"]
     assert "refused: malformed 7" in rows["laptop-03"]
+
+
+def test_what_was_refused_for_a_standing_goes_with_it() -> None:
+    for standing in ("admitted", "removed"):
+        nodes = [samples.node(1, standing=standing, refused_by_host={"removed": 4, "not_admitted": 1})]
+        shown = "\n".join(drawn(view.run_view(samples.status(nodes=nodes, warnings=[]), width=145), 145))
+        assert ("refused: removed 4" in shown) is (standing == "removed")
+        assert "not_admitted" not in shown
+
+
+def test_nodes_of_before_the_hosts_start_are_counted_apart() -> None:
+    nodes = [
+        samples.node(1, name="here"),
+        samples.node(2, name="left", state="gone"),
+        samples.node(3, name="earlier", state="gone", before=True),
+    ]
+    status = samples.status(nodes=nodes, warnings=[])
+    for width, last in (
+        (80, "1 node of before not back: p2prl status --json"),
+        (44, "1 node of before not back"),
+    ):
+        lines = drawn(view.run_view(status, width=width), width)
+        assert any(line.startswith("node (1 of 2)") for line in lines)
+        assert not any("earlier" in line for line in lines)
+        assert last in lines
+    assert "nodes 1 of 2 " in view.run_line(status) + " "
+    assert len(drawn(view.run_view(status, height=20), 80)) <= 20
 
 
 def test_a_trainer_that_stands_still_and_skipped_updates_are_seen() -> None:
@@ -310,11 +364,12 @@ def test_a_failure_is_told_to_its_end_and_once() -> None:
 
 
 def test_the_title_keeps_how_long_it_runs_and_that_it_stops() -> None:
-    reply = samples.status(run_name="tests-samples-paced-v0-diverging-20261130-020531", stopping="signal")
-    title = drawn(view.run_view(reply))[0]
-    assert "1 m 42 s" in title
-    assert "stopping: signal" in title
-    assert len(title) <= 80
+    for reason, told in (("signal", "asked to end"), ("return", "return reached"), ("new", "new")):
+        reply = samples.status(run_name="tests-samples-paced-v0-diverging-20261130-020531", stopping=reason)
+        title = drawn(view.run_view(reply))[0]
+        assert "1 m 42 s" in title
+        assert f"stopping: {told}" in title
+        assert len(title) <= 80
 
 
 def test_after_the_end_nothing_trains() -> None:
@@ -451,15 +506,11 @@ def test_why_a_member_does_not_play_is_told_to_its_end() -> None:
     ],
 )
 def test_the_hint_can_be_pasted_into_a_shell(name: str, address: str, port: int, told: str) -> None:
-    from dataclasses import replace
-
     info = replace(samples.STARTED, name=name, address=address, base_port=port)
     assert join_hint(info) == told
 
 
 def test_the_hint_of_a_host_on_loopback_alone_is_one_that_works() -> None:
-    from dataclasses import replace
-
     info = replace(samples.STARTED, address="127.0.0.1", addresses=("127.0.0.1", "::1"), base_port=47800)
     assert join_hint(info) == "p2prl join 127.0.0.1   # on this machine: no other one reaches it"
     assert "p2prl join attic" in join_hint(replace(info, name="attic", addresses=("127.0.0.1", "192.0.2.1")))

@@ -233,3 +233,9 @@ def test_resume_means_the_run_that_was_started_last(tmp_path: Path) -> None:
 def test_what_cannot_be_sent_to_joiners_is_told_at_once() -> None:
     with pytest.raises(UsageError, match="sent to others"):
         overlay(Experiment(), [f"env.args.x={'9' * 30}"])
+
+
+def test_a_file_of_windows_editors_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('name = "mine"\n', encoding="utf-8-sig")
+    assert load_experiment(file).name == "mine"

@@ -76,7 +76,7 @@ def test_the_error_names_the_taken_ports(listener: socket.socket) -> None:
     base = free_block(BASE, 1)
     listener.bind(("127.0.0.1", base + 1))
     listener.listen()
-    with pytest.raises(P2prlError, match=rf"TCP ports {base + 1} are taken.*--port") as caught:
+    with pytest.raises(P2prlError, match=rf"TCP port {base + 1} is taken.*--port") as caught:
         free_block(base, 1, blocks=1)
     assert "\n" not in str(caught.value)
 
