@@ -87,19 +87,23 @@ def test_each_receiver_gets_what_it_lacks_and_can_read_it(gaps: list[int]) -> No
         for who, gap in enumerate(gaps):
             if version % (gap + 1):
                 continue
-            head, body = stock.parts_for(keyframes[who])
-            said = frames.decode_weights_header(head)
-            assert (said.version, said.updates, said.size_bytes) == (version, 7 * version, len(body))
-            lacks = keyframes[who] != stock.keyframe
-            assert said.whole == (lacks or version == stock.keyframe)
-            assert [len(p) > 0 for p in split_parts(body)] == [said.whole, version != stock.keyframe]
-            found = decoders[who].read(body)
-            np.testing.assert_array_equal(found["layer"], weights_of(version)["layer"])
-            assert int(found["version"]) == version
-            keyframes[who] = stock.keyframe
+            for _ in range(2):  # the second has what the first gave
+                head, body = stock.parts_for(keyframes[who])
+                said = frames.decode_weights_header(head)
+                assert (said.version, said.updates, said.size_bytes) == (version, 7 * version, len(body))
+                lacks = keyframes[who] != stock.keyframe
+                assert said.whole == (lacks or version == stock.keyframe)
+                assert [len(p) > 0 for p in split_parts(body)] == [said.whole, version != stock.keyframe]
+                found = decoders[who].read(body)
+                np.testing.assert_array_equal(found["layer"], weights_of(version)["layer"])
+                assert int(found["version"]) == version
+                keyframes[who] = stock.keyframe
         head, body = stock.parts_for()
-        assert frames.decode_weights_header(head).whole
         assert int(decode_weights(body)["version"]) == version
+        passed_on = Stock()
+        assert passed_on.take(frames.decode_weights_header(head), body)
+        for keyframe in (-1, stock.keyframe):
+            assert passed_on.parts_for(keyframe) == stock.parts_for(keyframe)
 
 
 def test_a_change_on_a_keyframe_that_is_not_here_changes_nothing() -> None:
