@@ -27,10 +27,13 @@ class Place:
         self.near, self.far = Network(self.loop, lambda key: key == MEMBER.public), Network()
         self.heard: dict[int, list[bytes]] = {}
         self.servers: dict[int, Socket] = {}
+        self.pushes = self.pushes_to("127.0.0.1", folder)
+
+    def pushes_to(self, host: str, folder: Path) -> Pushes:
         config = msgspec.structs.replace(
-            member_config(folder, 0), host="127.0.0.1", keys=MEMBER, server_key=HOST.public
+            member_config(folder, 0), host=host, keys=MEMBER, server_key=HOST.public
         )
-        self.pushes = Pushes(config, self.loop, self.far)
+        return Pushes(config, self.loop, self.far)
 
     def shard(self) -> int:
         """Its port."""
@@ -103,9 +106,9 @@ def test_who_waits_is_called_once_when_the_shard_takes_messages_again(place: Pla
     assert called == [0]
 
 
-def test_at_another_address_all_are_dialled_anew_once_they_are_listed(place: Place) -> None:
+def test_at_another_address_all_are_dialled_anew_once_they_are_listed(place: Place, tmp_path: Path) -> None:
     port = place.shard()
-    place.pushes.redial("192.0.2.1")
+    place.pushes = place.pushes_to("192.0.2.1", tmp_path)
     place.listed(port)
     lost = place.pushes._sockets[0][1]
     place.pushes.redial("127.0.0.1")
