@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import psutil
 import pytest
 
@@ -26,6 +27,10 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 # A shell without job control starts what is in the background with SIGINT ignored, and all their children inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# An example that takes long says that others keep this machine busy, not that something is wrong.
+hypothesis.settings.register_profile("p2prl", deadline=None)
+hypothesis.settings.load_profile("p2prl")
 
 _ROOT = Path(__file__).resolve().parent.parent
 _TICK_S = 0.02

@@ -15,6 +15,7 @@ from p2prl.core import messages as m
 from p2prl.core.bounds import MAX_COUNT
 from p2prl.wire import frames
 from p2prl.wire.bundle import encode_bundle
+from p2prl.wire.columns import CODECS
 from tests import kit
 from tests.conftest import wait_until
 from tests.hostile import PICKLE
@@ -202,6 +203,8 @@ class Forger:
         header, payload = self.bundle()
         good = frames.encode(header)
         bomb = msgspec.structs.replace(header, codecs=["lz4"] * len(header.codecs))
+        mark = bytes([CODECS.index("lz4")])  # without it no byte would reach lz4
+        blocks = b"".join(b"\xff" * (size - 1) + mark for size in header.sizes)
         return [
             ("malformed", [b""]),
             ("malformed", [PICKLE, good, payload]),
@@ -219,7 +222,7 @@ class Forger:
             ("wrong_run", [self.delivery(run_id="other"), good, payload]),
             ("wrong_schema", self.parts(schema=b"12345678")),
             ("wrong_schema", self.parts(codecs=[], sizes=[])),
-            ("bad_codec", [self.delivery(), frames.encode(bomb), b"\xff" * len(payload)]),
+            ("bad_codec", [self.delivery(), frames.encode(bomb), blocks]),
             ("not_finite", self.parts("reward", float("nan"))),
             ("out_of_space", self.parts("action", 7)),
             ("future_version", self.parts(version=10**6)),

@@ -14,6 +14,7 @@ from p2prl_envs.realtime import RealTime
 
 from p2prl.core import messages as m
 from p2prl.core.schema import SessionSchema
+from p2prl.errors import MissingPackage
 from p2prl.learn.contracts import Array, Explore
 from p2prl.learn.evaluation import evaluate
 from p2prl.learn.rollout import Rollout
@@ -270,18 +271,36 @@ def test_an_environment_that_raises_ends_the_job_and_is_replaced_for_the_next() 
     assert said.over
     assert said.episodes == []
     assert "step raised RuntimeError: the contact solver diverged" in said.failure
+    assert said.kind == "environment"
     desk.take(2, ticks=0)
     assert desk.finish().episodes == greedily(0, 4)
     assert len(made) == 4
 
 
 def test_an_environment_that_cannot_be_made_and_weights_that_are_none_end_the_job() -> None:
+    """And it is said whose fault it is: an environment's, a package's, weights that are none, an agent's."""
+
     def none() -> gym.Env[Any, Any]:
         raise OSError("no simulator on this machine")
 
-    desk = Desk(none)
-    desk.take(1)
-    assert "no simulator on this machine" in desk.finish().failure
-    desk = Desk()
-    desk.evaluator.take(m.EvalJob(job=3, version=1, first=0, episodes=1, max_length=5), b"nonsense")
-    assert desk.finish().failure.startswith("evaluation: ")
+    def no_package() -> gym.Env[Any, Any]:
+        raise MissingPackage("ale-py is not here")
+
+    for make_env, text, kind in (
+        (none, "no simulator on this machine", "environment"),
+        (no_package, "ale-py is not here", "missing_package"),
+    ):
+        desk = Desk(make_env)
+        desk.take(1)
+        said = desk.finish()
+        assert text in said.failure
+        assert said.kind == kind
+    for payload, kind in (
+        (b"nonsense", "player"),
+        (encode_weights({"other": np.array(1, np.int64)}), "agent"),  # Bold looks for "ticks"
+    ):
+        desk = Desk()
+        desk.evaluator.take(m.EvalJob(job=3, version=1, first=0, episodes=1, max_length=5), payload)
+        said = desk.finish()
+        assert said.failure.startswith("evaluation: ")
+        assert said.kind == kind

@@ -248,11 +248,16 @@ def test_damaged_bundles_are_refused_or_exactly_of_the_schema(rng: random.Random
 def test_a_bundle_takes_no_more_memory_than_the_schema_says(
     rng: random.Random, slots: int, length: int, pattern: bytes
 ) -> None:
-    payload = (pattern * length)[:length] if pattern else bytes(length)
-    first = rng.randint(0, length)
+    held = bytearray((pattern * length)[:length] if pattern else bytes(length))
+    first, codecs = rng.randint(0, length), rng.choices(columns.CODECS, k=2)
+    # What ends a block says its codec: without it nothing is decoded.
+    for start, end, codec in ((0, first, codecs[0]), (first, length, codecs[1])):
+        if start < end:
+            held[end - 1] = columns.CODECS.index(codec)
+    payload = bytes(held)
     header = m.BundleHeader(
         schema=IMAGES.digest(), slots=slots, version=0, rank=0, serial=0, steps=0, episodes=[],
-        codecs=[rng.choice(columns.CODECS), rng.choice(columns.CODECS)], sizes=[first, length - first],
+        codecs=codecs, sizes=[first, length - first],
     )  # fmt: skip
 
     # lz4 makes 255 bytes of one at most, and no more than the schema has is ever asked of it. Twice: pictures that came

@@ -195,6 +195,22 @@ def test_a_damaged_version_of_the_weights_is_as_none(tmp_path: Path, content: by
     assert broker_file.load(tmp_path).weights_version == 4
 
 
+def test_a_version_of_the_weights_that_is_written_in_part_was_not_noted(tmp_path: Path) -> None:
+    """Not injected: the kernel itself takes a part of it. These weights must not be given out then."""
+    resource = pytest.importorskip("resource", reason="Windows has no file size limits")
+    broker_file.note_version(tmp_path, 8)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+    try:
+        with pytest.raises(OSError, match="No space left"):
+            broker_file.note_version(tmp_path, 9)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert broker_file.load(tmp_path).weights_version == 8
+    broker_file.note_version(tmp_path, 9)
+    assert broker_file.load(tmp_path).weights_version == 9
+
+
 def test_a_version_of_the_weights_that_cannot_be_read_is_as_none(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

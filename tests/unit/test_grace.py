@@ -15,5 +15,5 @@ def test_the_parts_of_an_ending_follow_each_other_and_a_child_outlives_its_part(
     for players in (0, 64, 256):
         by = Timetable.of(players)
         assert by.farewell_s < by.unborn_s < by.played_s < by.others_s < by.over_s
-        assert by.last_status_s < by.over_s
+        assert by.played_s < by.last_status_s < by.over_s, "they wait for the members' goodbyes"
         assert by.others_s < CHILD_S + more_s(players)

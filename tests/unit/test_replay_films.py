@@ -17,7 +17,7 @@ from p2prl.learn.samples import columns_from_frames
 from p2prl.learn.sampling import Sampler
 from p2prl.replay.params import ReplayParams
 from p2prl.replay.shard import ShardStore
-from p2prl.replay.storage import Sample
+from p2prl.replay.storage import Sample, ring_capacity
 from p2prl.wire.blocks import Array
 from p2prl.wire.bundle import encode_bundle
 from p2prl.wire.frames import encode
@@ -236,19 +236,33 @@ def test_a_ring_of_pictures_is_full_of_bytes_not_of_places(tmp_path: Path) -> No
     assert same(batch_of("uniform", 2, store.sample(50, 2, 0)), played) == 50
 
 
+@pytest.mark.parametrize("kind", ["uniform", "prioritised"])
+def test_one_session_is_held_although_it_is_larger_than_the_capacity(tmp_path: Path, kind: Kind) -> None:
+    store = shard(tmp_path, kind, 2, 1000)
+    for seq in range(1, 4):
+        played = {seq: give(store, seq, noise=True)}
+        assert (store.sessions, store.counters.evicted) == (1, 3 * seq - 1)
+        assert store.size_bytes > 1000
+        sample = store.sample(5, 2, 0)
+        assert same(batch_of("uniform", 2, Sample(sample.columns, sample.versions)), played) == 5
+
+
 def test_what_may_begin_is_counted_alike_however_seldom_it_is_asked(tmp_path: Path) -> None:
-    """Sessions that are not counted yet may have to make room for others of the same bundle."""
-    often, seldom = (
-        shard(tmp_path / name, "uniform", 2, 6 * SCHEMA.session_bytes() // 4) for name in ("often", "seldom")
-    )
+    """Sessions that are not counted yet may have to make room for others of the same bundle.
+
+    So often that each place is written again after it was let go.
+    """
+    capacity = 6 * SCHEMA.session_bytes() // 4
+    often, seldom = (shard(tmp_path / name, "uniform", 2, capacity) for name in ("often", "seldom"))
     begin: list[int] = []  # windows of two ticks of each session
-    for seq in range(1, 40):
+    for seq in range(1, 80):
         noise = seq % 5 == 0
         arrays = give(often, seq, noise=noise)
         begin += [int(count) for count in (arrays["flags"][:-1] != RESET).sum(axis=0)]
         assert often.mass() == sum(begin[-often.sessions :])
         give(seldom, seq, noise=noise)
-    assert seldom.sessions == often.sessions < len(begin)
+    assert seldom.sessions == often.sessions
+    assert len(begin) > ring_capacity(SCHEMA, capacity)
     assert seldom.mass() == often.mass()
 
 

@@ -24,6 +24,7 @@ from p2prl.replay.log import LogError
 from p2prl.replay.params import ReplayParams
 from p2prl.replay.shard import ShardStore
 from p2prl.wire.bundle import MAX_SLOTS
+from p2prl.wire.columns import CODECS
 from p2prl.wire.frames import encode
 from tests.unit.replay_kit import BOOT, CARTPOLE, NODE, RUN, make_bundle, open_shard, play, push
 
@@ -176,6 +177,7 @@ def test_a_bomb_is_refused_before_memory_is_taken_for_it(tmp_path: Path, block: 
     shard = open_shard(tmp_path)
     header, payload = make_bundle()
     rest = payload[header.sizes[0] :]
+    block += bytes([CODECS.index("lz4")])  # without that mark no byte would reach lz4
     lie = msgspec.structs.replace(
         header, slots=slots, codecs=["lz4", *header.codecs[1:]], sizes=[len(block), *header.sizes[1:]]
     )
@@ -183,11 +185,12 @@ def test_a_bomb_is_refused_before_memory_is_taken_for_it(tmp_path: Path, block: 
     delivery = Delivery(run_id=RUN, boot_id=BOOT, seq=0)
     tracemalloc.start()
     try:
-        verdict = shard.accept(NODE, delivery, frame, body, 0, RUN, 0.0).verdict
+        accepted = shard.accept(NODE, delivery, frame, body, 0, RUN, 0.0)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert (verdict.status, verdict.reason) == ("refused", "bad_codec")
+    assert (accepted.verdict.status, accepted.verdict.reason) == ("refused", "bad_codec")
+    assert "lz4" in accepted.text
     assert peak < 2 * MAX_SLOTS * CARTPOLE.session_bytes()
     assert (shard.sessions, shard.stored_total) == (0, 0)
     assert list(tmp_path.glob("*.seg")) == []

@@ -194,7 +194,8 @@ def test_priorities_go_back_to_the_shards_that_gave_the_samples_in_one_message_e
     assert batch["reward"].shape == (8, 1)
     batch_of(sampler, shards, 2.0)
     sampler.asks(5.0, 0)
-    assert all(ask.highest == 8.0 for _, ask in sampler.asks(100.0, 0))
+    asks = sampler.asks(100.0, 0)
+    assert [ask.highest for _, ask in asks] == [8.0, 8.0]
 
 
 def test_a_trainer_that_begins_anew_learns_the_highest_priority_from_the_shards() -> None:

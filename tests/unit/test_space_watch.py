@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -143,6 +144,12 @@ def test_each_leaf_is_said_for_itself() -> None:
     ]
 
 
+def test_an_integer_that_its_dtype_cannot_hold_is_said_although_only_steps_give_it() -> None:
+    run = rollout(lambda: Plain(PLACES, lambda e, t: (np.array([1, 258 if t else 0, 0]), 1.0)), ticks=10)
+    assert sound(run).columns["flags"][-1, 0] == 0, "what came last is of a step"
+    assert run.warnings == ["Odd-v0: obs[1] was 258, and its space says 0 to 7"]
+
+
 def test_large_observations_are_looked_at_now_and_then() -> None:
     space = spaces.Box(0, 1, (400, 400))
     watch = SpaceWatch(env_spec(Plain(space, lambda e, t: (0, 0.0)), "Big-v0"))
@@ -169,6 +176,22 @@ def test_a_reward_that_is_not_finite_costs_its_step_and_is_named(bad: float) -> 
     assert bundle.episodes == []
     assert run.failures == 4
     assert run.failure == f"Odd-v0: slot 0: step gave the reward {bad:g}"
+
+
+def test_a_reward_that_is_no_number_costs_its_step_alone() -> None:
+    """None of the others of that tick: what they earned is theirs."""
+    made = itertools.count()
+
+    def make() -> gym.Env[Any, Any]:
+        bad = next(made) == 2  # the first tells the spaces, so it is that of slot 1
+        return Plain(BOX, lambda e, t: (np.float32([0, t]), "much" if bad and t == 3 else 0.5))
+
+    run = rollout(make, slots=3, ticks=5)
+    columns = sound(run).columns
+    assert columns["flags"][:, 1].tolist() == [0, 0, RESET, 0, 0]
+    assert columns["reward"].T.tolist() == [[0.5] * 5, [0.5, 0.5, 0, 0.5, 0.5], [0.5] * 5]
+    assert run.failures == 1
+    assert "could not convert string to float: 'much'" in run.failure
 
 
 def test_an_environment_that_gives_nothing_else_ends_its_player() -> None:

@@ -144,13 +144,26 @@ def test_players_play_on_while_it_is_away_and_all_of_it_arrives_in_order(
     assert not life.out.spool.active
     assert life.shards.numbers() == list(range(36))
     assert arrived > 20
-    texts = [text for _, text in life.said]
-    assert [text.split(" (")[0] for text in texts] == [
-        "the host is away: sessions go to the spool until it is back",
-        "36 bundles",
-        "the spool is empty again; stored 36 of 36 bundles",
+    assert [(level, text.split(" (")[0]) for level, text in life.said] == [
+        ("warning", "the host is away: sessions go to the spool until it is back"),
+        ("info", "36 bundles"),
+        ("info", "the spool is empty again; stored 36 of 36 bundles"),
     ]
     assert segments(tmp_path) == []
+
+
+def test_a_machine_is_woken_only_while_something_waits_for_its_verdict(
+    tmp_path: Path, network: Network
+) -> None:
+    life = Life(network, member_config(tmp_path, 10_000))
+    timers = life.out._loop._timers
+    for _ in range(3):
+        assert timers == []
+        life.make(4)
+        assert len(timers) == 1
+        life.answered()
+        life.clock.now += 1.0
+        life.out._loop._run_timers()
 
 
 def test_credit_is_given_when_the_host_goes_and_when_it_is_back(tmp_path: Path, network: Network) -> None:

@@ -29,6 +29,18 @@ print('{"kind": "failed", "text": "it raised", "exit_code": 1, "data": {"fruitle
 """
 
 
+#: Comes up without ever being ready, and says why it ends; or is killed.
+FAILS_LATER = """
+print('{"kind": "joined"}')
+print('{"kind": "failed", "text": "no room for it", "exit_code": 1}', flush=True)
+"""
+KILLED_LATER = """
+import os
+print('{"kind": "joined"}', flush=True)
+os._exit(9)
+"""
+
+
 class Nothing(msgspec.Struct):
     """A config."""
 
@@ -84,13 +96,37 @@ def test_a_process_that_hangs_while_it_starts_is_named_and_then_started_again(ha
     try:
         watched.until("is still starting after 0 s")
         watched.until("died (it did not come up in 1 s, so it was killed); starting it again")
+        watched.supervisor._starting_s = 30.0  # where others keep the machine busy
         wait_until(lambda: watched.supervisor.watch() or watched.charge.up, 30.0, "the second start comes up")
         assert len(hanging) == 2
         assert not watched.given_up
+        watched.supervisor._starting_s = 1.0
         said = list(watched.said)
         wait_until(lambda: watched.loop.now() - watched.charge.started_at > 1.5)
         watched.supervisor.watch()
         assert watched.said == said, "one that is up has no deadline"
+    finally:
+        watched.end()
+
+
+def test_beginning_again_ends_by_force_and_forgets_that_it_was_well(hanging: list[int]) -> None:
+    """As of a host that goes back to a checkpoint: what cannot read that is told of as if it had never come up."""
+    watched = Watched(starting_s=30.0)
+    try:
+        first = watched.charge.child
+        assert first is not None
+        watched.supervisor.begin_again()
+        wait_until(lambda: watched.supervisor.watch() or watched.charge.up, 30.0, "the second start comes up")
+        second = watched.charge.child
+        assert second is not None
+        wait_until(lambda: not first.alive, 30.0, "the first is gone")
+        watched.supervisor.begin_again()
+        wait_until(lambda: not second.alive, 30.0, "the second is gone")
+        assert not watched.charge.up
+        assert not any("died" in line for line in watched.said)
+        watched.supervisor._starting_s = 0.3
+        wait_until(lambda: watched.supervisor.watch() or watched.given_up, 30.0, "given up")
+        assert len(hanging) == 2 + 3
     finally:
         watched.end()
 
@@ -115,11 +151,61 @@ def test_one_whose_agent_never_makes_an_update_is_given_up(monkeypatch: pytest.M
         "Popen",
         lambda command, **more: real([sys.executable, "-c", RAISES], **more),
     )
-    monkeypatch.setattr(module, "_BACKOFF_S", 0.01)
     watched = Watched(starting_s=30.0)
     try:
         wait_until(lambda: watched.supervisor.watch() or watched.given_up, 60.0, "given up")
         assert str(watched.given_up[0]) == "it raised; so it went 5 times in a row, without an update"
         assert watched.charge.starts == 5
+        assert [line for line in watched.said if "died" in line] == [
+            f"died (it raised); starting it again in {delay_s} s" for delay_s in (0.1, 0.2, 0.4, 0.8)
+        ]
+    finally:
+        watched.end()
+
+
+def test_what_died_is_not_started_again_before_it_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = child_module.subprocess.Popen
+    monkeypatch.setattr(
+        child_module.subprocess,
+        "Popen",
+        lambda command, **more: real([sys.executable, "-c", RAISES], **more),
+    )
+    monkeypatch.setattr(module, "_BACKOFF_S", 1000.0)
+    monkeypatch.setattr(module, "_BACKOFF_MAX_S", 1000.0)
+    watched = Watched(starting_s=30.0)
+    try:
+        watched.until("died (it raised); starting it again in 1000.0 s")
+        for _ in range(5):
+            watched.supervisor.watch()
+        assert (watched.charge.starts, watched.charge.child) == (1, None)
+        watched.charge.due = watched.loop.now()
+        watched.supervisor.watch()
+        assert watched.charge.starts == 2
+    finally:
+        watched.end()
+
+
+def test_one_that_comes_up_and_then_says_why_it_cannot_go_on_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """But not one that says nothing: it was killed, and may well go on."""
+    real = child_module.subprocess.Popen
+    script = [FAILS_LATER]
+    monkeypatch.setattr(
+        child_module.subprocess,
+        "Popen",
+        lambda command, **more: real([sys.executable, "-c", script[0]], **more),
+    )
+    watched = Watched(starting_s=30.0)
+    try:
+        wait_until(lambda: watched.supervisor.watch() or watched.given_up, 60.0, "given up")
+        assert (str(watched.given_up[0]), watched.charge.starts) == ("no room for it", 3)
+    finally:
+        watched.end()
+    script[0] = KILLED_LATER
+    watched = Watched(starting_s=30.0)
+    try:
+        wait_until(lambda: watched.supervisor.watch() or watched.charge.starts > 3, 60.0, "started again")
+        assert watched.given_up == []
     finally:
         watched.end()
