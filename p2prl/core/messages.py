@@ -891,7 +891,8 @@ class StatusReply(Message, frozen=True, kw_only=True, tag="status_reply"):
         waiting_nodes: names of nodes that proved the code and wait for the owner's word.
         return_mean: over the last 100 episodes of the least exploring slots; None before the first one.
         return_episodes: how many episodes that mean is over (at most 100).
-        evaluation, evaluating: the last one, of greedy episodes (None before the first); how the next one stands.
+        evaluation: the last one, of greedy episodes; None before the first.
+        evaluating: how the next one stands.
         updates_skipped, sessions_lost: as in TrainerReport.
     """
 
