@@ -9,7 +9,7 @@ credit.
 
 from __future__ import annotations
 
-#: Bundles under way, at least and at most; where players wait for verdicts (fresh) it is one.
+#: Bundles under way, at least and at most; where players wait for verdicts (fresh) it is one or two.
 LEAST, MOST = 2, 32
 #: How much play may be under way, in seconds and in bytes, where that is more than LEAST bundles.
 AHEAD_S, AHEAD_BYTES = 0.02, 2_000_000
@@ -23,7 +23,7 @@ class Credit:
     Invariant: when it has used all that it was told last, it is due the next.
 
     Args:
-        fresh: one at a time.
+        fresh: one at a time, and the next as soon as there is room for both.
     """
 
     def __init__(self, fresh: bool = False) -> None:
@@ -31,13 +31,20 @@ class Credit:
         #: What it was told last, and how many of these are to come before it is told again.
         self.bundles = 1 if fresh else LEAST
         self._patience = self.bundles
+        #: Of these, with `fresh`, those that it plays or is still to play.
+        self.ahead = int(fresh)
         self._taken = self._size_bytes = 0
-        self._since = 0.0
+        self._since, self._quick = 0.0, False
 
     @property
     def due(self) -> bool:
         """True if it is owed the next."""
-        return self._taken >= self._patience
+        return self.ahead == 0 if self._fresh else self._taken >= self._patience
+
+    @property
+    def early(self) -> bool:
+        """True if it may be told of one bundle beyond that which it plays, where there is room for both."""
+        return self._fresh and self.ahead == 1 and self._quick
 
     @property
     def gathers(self) -> bool:
@@ -48,11 +55,15 @@ class Credit:
         """A bundle of it was taken over."""
         self._taken += 1
         self._size_bytes += size_bytes
+        self.ahead = max(0, self.ahead - 1)
 
     def give(self, now: float) -> int:
-        """The next credit: how many bundles may be under way. Some were taken over since the last."""
+        """The next credit: how many bundles may be under way. It is due, or comes early."""
         elapsed, self._since = now - self._since, now
-        if not self._fresh:
+        if self._fresh:
+            self.ahead = self.bundles = self.ahead + 1
+            self._quick = elapsed < AHEAD_S
+        else:
             by_time = AHEAD_S * self._taken / max(elapsed, 1e-6)
             by_size = AHEAD_BYTES * self._taken / max(self._size_bytes, 1)
             # No more than twice as many as before: one fast moment says little.

@@ -981,6 +981,7 @@ class SampleAsk(Message, frozen=True, kw_only=True, tag="sample_ask"):
         count: samples wanted.
         window: ticks per sample; 0 for whole sessions.
         highest: the highest priority seen in any shard, which new sessions get; 0 for none.
+        wait: a queue that is empty answers once it has something. It remembers only the newest question.
     """
 
     ask: int
@@ -988,6 +989,7 @@ class SampleAsk(Message, frozen=True, kw_only=True, tag="sample_ask"):
     window: int = 0
     weights_version: int = 0
     highest: float = 0.0
+    wait: bool = False
 
 
 class SampleReply(Message, frozen=True, kw_only=True, tag="sample_reply"):

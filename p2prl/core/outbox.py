@@ -147,7 +147,7 @@ class Outbox:
     @property
     def gated(self) -> bool:
         """True if it is the grant that keeps bundles (fresh: the players) waiting, and not the shards."""
-        return (self._fresh or bool(self._unsent)) and not self._may_send()
+        return (self._fresh or bool(self._unsent)) and not self.grants()
 
     @property
     def up(self) -> bool:
@@ -182,6 +182,11 @@ class Outbox:
             refused_reasons=dict(self._refused),
             dropped_reasons=dict(self._dropped),
         )
+
+    def grants(self, ahead: int = 0) -> bool:
+        """True if the grant has room for a bundle beside those sent, and `ahead` ticks that players are at."""
+        # Any positive room admits one bundle, so that a grant smaller than a bundle never stops everything.
+        return self._grant is None or self.leaving or self._unsettled_ticks + ahead < self._grant
 
     # --- events
 
@@ -322,7 +327,7 @@ class Outbox:
 
     def _fill(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
-        while self._unsent and self._may_send():
+        while self._unsent and self.grants():
             best = self._best_lane(now)
             if best is None:
                 break
@@ -339,10 +344,6 @@ class Outbox:
         lane.items[item.boot_id, item.seq] = item
         lane.size_bytes += item.size_bytes
         self._unsettled_ticks += item.ticks
-
-    def _may_send(self) -> bool:
-        # Any positive room admits one bundle, so that a grant smaller than a bundle never stops everything.
-        return self._grant is None or self.leaving or self._unsettled_ticks < self._grant
 
     def _best_lane(self, now: float) -> tuple[int, _Lane] | None:
         """The live shard that owes us the fewest bytes (of equals, the one that got least so far), within its share.

@@ -7,14 +7,16 @@ from dataclasses import dataclass
 #: A link that takes longer for as much is not waited for.
 _SLOW_BYTES_PER_S = 250_000
 _MOST_S = 60.0
+#: Sets of weights that a player is sent while it plays a bundle. With one alone, a set that came a moment late would
+#: hold back the next until after it is wanted; more would only wait to be taken.
+_MOST_SETS = 2
 
 
 @dataclass
 class _Player:
-    #: The version it was last sent; it has at most one set of weights in flight.
+    #: The version it was last sent, and how many sets it was sent since it handed over a bundle.
     sent: int = -1
-    #: The version it last said it plays with.
-    has: int = -1
+    under_way: int = 0
 
 
 class WeightSync:
@@ -86,16 +88,16 @@ class WeightSync:
         """A player ended."""
         self._players.pop(player, None)
 
-    def player_has(self, player: int, version: int) -> None:
-        """A player said which weights it plays with."""
+    def player_played(self, player: int) -> None:
+        """A player handed over a bundle: before the next it takes what it was sent."""
         if player in self._players:
-            self._players[player].has = version
+            self._players[player].under_way = 0
 
     def to_send(self) -> list[int]:
-        """Players to send the member's weights to now; each has at most one set under way."""
+        """Players to send the member's weights to now: few sets for each bundle that it plays."""
         chosen = []
         for player, state in self._players.items():
-            if state.sent < self.version and state.has >= state.sent:
-                state.sent = self.version
+            if state.sent < self.version and state.under_way < _MOST_SETS:
+                state.sent, state.under_way = self.version, state.under_way + 1
                 chosen.append(player)
         return chosen

@@ -22,6 +22,8 @@ class Shard:
     #: It was heard of since this trainer began.
     met: bool = False
     asked_at: float = -1e9
+    #: It answers as soon as its queue has something, as far as known.
+    stands: bool = False
     #: Asks under way: id -> (deadline, group).
     asks: dict[int, tuple[float, Group]] = field(default_factory=dict)
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from p2prl.core.messages import MAX_SAMPLE_COUNT
 from p2prl.core.schema import SessionSchema
+from p2prl.errors import P2prlError
 from p2prl.learn.contracts import Array, ReplaySpec
 from p2prl.replay.storage import MAX_SAMPLE_BYTES, in_pictures
 from p2prl.wire.stills import Darkroom, decode_stills
@@ -71,3 +72,14 @@ def darkrooms(schema: SessionSchema, window: int) -> dict[str, Darkroom]:
         for column in schema.columns
         if in_pictures(column)
     }
+
+
+def checked_priorities(priorities: Array, count: int) -> Array:
+    """Float32 `[count]`, as in Update. Raises P2prlError if they are not what the contract says."""
+    values = np.asarray(priorities, np.float32)
+    if values.shape != (count,):
+        raise P2prlError(f"update gave priorities of the shape {values.shape}; the batch has {count} samples")
+    sound = np.isfinite(values) & (values > 0)
+    if not sound.all():
+        raise P2prlError(f"update gave a priority of {values[~sound][0]}; each must be finite and above 0")
+    return values

@@ -21,13 +21,12 @@ import numpy as np
 from p2prl.core.limiter import Limiter
 from p2prl.core.messages import Priorities, SampleAsk, SampleReply
 from p2prl.core.schema import SessionSchema
-from p2prl.errors import P2prlError
 from p2prl.learn.contracts import Array, ReplaySpec
 from p2prl.learn.departures import Departures
 from p2prl.learn.gathering import Gatherer
 from p2prl.learn.groups import Group, Origin, Shard
 from p2prl.learn.pacing import GROUPS_AHEAD, group_batches, limiter, ticks_each
-from p2prl.learn.samples import darkrooms
+from p2prl.learn.samples import checked_priorities, darkrooms
 
 #: How long a shard may take to answer before its part is given up, and after how long one that was asked for nothing is
 #: asked for its mass.
@@ -139,7 +138,7 @@ class Sampler:
             shard = self._shards.setdefault(index, Shard())
             if shard.boot_id != boot_id:
                 self._give_up(index, list(shard.asks))
-                shard.boot_id, shard.heard = boot_id, False
+                shard.boot_id, shard.heard, shard.stands = boot_id, False, False
                 if not boot_id:
                     shard.mass = shard.ticks = 0
                     shard.weight = 0.0
@@ -171,6 +170,7 @@ class Sampler:
             window=self._spec.window,
             weights_version=weights_version,
             highest=self.highest,
+            wait=group is None and count > 0,
         )
 
     def replied(self, index: int, reply: SampleReply, columns: Sequence[Array]) -> None:
@@ -181,7 +181,7 @@ class Sampler:
         shard.mass, shard.ticks, shard.inserted = reply.mass, reply.ticks, reply.inserted_ticks
         if not shard.met:
             self._meet(shard, reply)
-        shard.heard = True
+        shard.heard, shard.stands = True, False
         shard.weight = reply.priority_total if self._prioritised else float(reply.mass)
         self.highest = max(self.highest, reply.highest)
         self.limiter.inserted(self.inserted_ticks)
@@ -190,8 +190,9 @@ class Sampler:
             self._left_queue(reply.stale * self._schema.ticks)
         entry = shard.asks.pop(reply.ask, None)
         if entry is None:
-            if self._queue and reply.count:  # late, but a queue gives each session only once: keep it
+            if self._queue and reply.count:  # it waited, or is late; a queue gives each session only once
                 self._rest.append(list(columns))
+                self._cut()
             self._take_stock()
             return
         _, group = entry
@@ -205,11 +206,11 @@ class Sampler:
         self._finish(group)
 
     def _meet(self, shard: Shard, reply: SampleReply) -> None:
-        """It was asked for its mass alone, so what left it so far did so before this trainer; but for what it says."""
+        """What left it so far did so before this trainer, but for what it gives and drops now."""
         shard.met = True
         self.limiter.found(reply.inserted_ticks)
         if self._queue:
-            left = reply.inserted_ticks - reply.ticks - reply.stale * self._schema.ticks
+            left = reply.inserted_ticks - reply.ticks - (reply.count + reply.stale) * self._schema.ticks
             self.departures.met(left, all(one.met for one in self._shards.values()))
 
     def _part(self, index: int, reply: SampleReply, columns: Sequence[Array]) -> list[Array]:
@@ -266,17 +267,8 @@ class Sampler:
         """
         if self._origin is None:
             return []
-        values = np.asarray(priorities, np.float32)
         shards, ids = self._origin.shards, self._origin.ids
-        if values.shape != shards.shape:
-            raise P2prlError(
-                f"update gave priorities of the shape {values.shape}; the batch has {len(shards)} samples"
-            )
-        sound = np.isfinite(values) & (values > 0)
-        if not sound.all():
-            raise P2prlError(
-                f"update gave a priority of {values[~sound][0]}; each must be finite and above 0"
-            )
+        values = checked_priorities(priorities, len(shards))
         self.highest = max(self.highest, float(values.max()))
         told = []
         for index in np.unique(shards).tolist():
@@ -315,11 +307,20 @@ class Sampler:
         live = [(index, shard.mass) for index, shard in self._shards.items() if shard.boot_id and shard.mass]
         total = sum(mass for _, mass in live)
         if not total:
-            return []
+            return self._stand()
         group = Group()
         self._groups.append(group)
         # In proportion, rounded up: a few too many only wait for the next batch.
         return [(index, min(mass, -(-want * mass // total)), group) for index, mass in live]
+
+    def _stand(self) -> list[tuple[int, int, Group | None]]:
+        """Questions to empty queues: what comes there is to come here at once, but not to grow old beside an update."""
+        asked: list[tuple[int, int, Group | None]] = []
+        for index, shard in self._shards.items():
+            if shard.boot_id and not shard.stands and not self.ready:
+                shard.stands = True
+                asked.append((index, self._spec.batch, None))
+        return asked
 
     def _take_stock(self) -> None:
         """What a queue gave to a trainer that was killed, or lost with a shard, waits nowhere any more.
@@ -347,6 +348,10 @@ class Sampler:
         if group.shared and self._gatherer is not None:
             self._gatherer.add(group.shared, self._rng)
         self._rest += [part for _, part in group.parts]
+        self._cut()
+
+    def _cut(self) -> None:
+        """What came into batches."""
         if not self._rest:
             return
         columns = [np.concatenate(parts) for parts in zip(*self._rest, strict=True)]

@@ -77,7 +77,7 @@ class Member:
             self._player_config,
             self._on_bundle,
             self._on_moved,
-            lambda: self.outgoing.room,
+            lambda ahead: self.outgoing.room and (not ahead or self.outgoing.outbox.grants(ahead)),
             self._on_dropped,
             self._on_failure,
             lambda said, faulty: self.volunteer.evaluated(said, faulty),

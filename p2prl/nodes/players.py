@@ -41,7 +41,8 @@ class Players:
     Args:
         took: gets each bundle: the PlayerBundle, the header frame and the payload.
         moved: called when a player is further in a bundle that takes long.
-        room: says whether the window takes more; without, players get no credit.
+        room: says whether the window takes more, beside so many ticks that players are at; without, players get no
+            credit.
         dropped: gets what a player dropped because the window was full.
         failed: gets each failure that a player reports, or that it died of.
         evaluated: gets what players say of evaluation jobs, in the name of those that ended with one, too; and whether
@@ -56,7 +57,7 @@ class Players:
         make_config: Callable[[m.Seat, int, str, KeyPair, str], PlayerConfig],
         took: Callable[[m.PlayerBundle, Frame, Frame], None],
         moved: Callable[[], None],
-        room: Callable[[], bool],
+        room: Callable[[int], bool],
         dropped: Callable[[m.PlayerDropped], None],
         failed: Callable[[m.PlayerFailed], None],
         evaluated: Callable[[m.PlayerEvaluated, bool], None],
@@ -155,7 +156,9 @@ class Players:
     def give_credit(self) -> None:
         """The window may have room again."""
         for slot in self._slots.values():
-            if slot.credit.due and self._room():
+            # Several share the room: what is told to one early would be another's.
+            early = len(self._slots) == 1 and slot.ready and slot.credit.early
+            if (early or slot.credit.due) and self._room(slot.envs * slot.ticks if early else 0):
                 credit = slot.credit.give(self._loop.now())
                 self._send(slot, [frames.encode(m.PlayerCredit(serial=slot.serial, credit=credit))])
 
@@ -252,11 +255,12 @@ class Players:
         slot.steps += bundle.steps
         slot.moved(self._loop.now())
         self._environments_failed(slot, bundle)
-        self.sync.player_has(index, bundle.version)
+        self.sync.player_played(index)
         if bundle.warning:
             self._say("warning", f"player {slot.seat.rank}", bundle.warning)
         slot.credit.took(len(parts[2]))
         self._took(bundle, parts[1], parts[2])
+        self._send_weights()  # before it plays on
         self.give_credit()
 
     def _progress(self, slot: Slot, progress: m.PlayerProgress) -> None:

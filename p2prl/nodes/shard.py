@@ -92,8 +92,8 @@ class Shard:
         )
         #: Nodes that are over their quota, as far as they are named.
         self.held_back: set[str] = set()
-        #: The trainer's route, if the last that it was told is that the queue is empty.
-        self._waits = b""
+        #: The trainer's route, if the queue was empty when it asked last, and the question, if that is to wait.
+        self._waits: tuple[bytes, m.SampleAsk | None] | None = None
         self._listen()
 
     def _listen(self) -> None:
@@ -284,6 +284,9 @@ class Shard:
     def _answer(self, peer: bytes, ask: m.SampleAsk) -> None:
         """Raises RemoteProtocolError for a sample that cannot be."""
         self.current = max(self.current, ask.weights_version)
+        if ask.wait and self.config.kind == "queue" and not self.store.mass():
+            self._waits = peer, ask
+            return
         sample = self.store.sample(ask.count, ask.window, self.current)
         drawn = sample.drawn
         reply = msgspec.structs.replace(
@@ -294,7 +297,7 @@ class Shard:
             priority_total=drawn.total if drawn else 0.0,
             shared=sample.where is not None,
         )
-        self._waits = peer if self.config.kind == "queue" and not reply.mass else b""
+        self._waits = (peer, None) if self.config.kind == "queue" and not reply.mass else None
         parts: list[Frame] = [frames.encode(reply)]
         if len(sample.versions):
             parts += [] if sample.where is None else [sample.where.data]
@@ -320,8 +323,12 @@ class Shard:
 
     def _tell_who_waits(self) -> None:
         """A trainer that was told of nothing need not ask again and again: it is told when there is something."""
-        if self._waits and self.store.mass():
-            peer, self._waits = self._waits, b""
+        if self._waits is None or not self.store.mass():
+            return
+        (peer, ask), self._waits = self._waits, None
+        if ask is not None:
+            self._answer(peer, ask)
+        else:
             self.samples.send([frames.encode(self._stock())], peer)
 
     def _report(self) -> None:

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
 from p2prl.core import credit as credit_module
@@ -16,6 +17,7 @@ from p2prl.net.sockets import Network
 from p2prl.nodes.players import Players
 from p2prl.nodes.slot import Slot
 from p2prl.wire import frames
+from p2prl.wire.weights import CODEC, WeightsEncoder
 from tests.conftest import run_until
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the player made by hand talks over ipc")
@@ -27,7 +29,8 @@ class Seat:
     Attributes:
         room: whether the window has some.
         taken: serials of the bundles that the member took.
-        credits: what the player was told, by serial.
+        credits: what the player was told, by serial; `bundles` how many may be under way, by the last.
+        words: the kinds of messages that the player was sent.
         said: lines for people.
         moves: how often the member was told that the player is further in a bundle.
         stopped_s: what the loop's clock says while it stands still; None while it goes.
@@ -38,8 +41,11 @@ class Seat:
         self.loop = Loop(lambda: time.monotonic() if self.stopped_s is None else self.stopped_s)
         self.network, self.far = Network(self.loop), Network()
         self.room = True
+        #: Whether there is room for a bundle beside as many ticks as players are at; asked of which.
+        self.room_beyond, self.beyond = True, list[int]()
         self.taken: list[int] = []
         self.credits: list[int] = []
+        self.words, self.bundles = list[str](), 0
         self.moves = 0
         self.said: list[str] = []
         self.players = Players(
@@ -48,7 +54,7 @@ class Seat:
             lambda *_: pytest.fail("no process is to be started"),  # type: ignore[arg-type]
             lambda bundle, header, payload: self.taken.append(bundle.serial),
             self._moved,
-            lambda: self.room,
+            self._has_room,
             lambda dropped: None,
             lambda failure: None,
             lambda said, faulty: None,
@@ -60,11 +66,17 @@ class Seat:
         self.socket.send([frames.encode(m.PlayerHello(rank=0))])
         run_until(self.loop, lambda: self.slot.ready)
 
+    def _has_room(self, ahead: int) -> bool:
+        self.beyond += [ahead] if ahead else []
+        return self.room and (not ahead or self.room_beyond)
+
     def _hear(self) -> None:
         while (received := self.socket.receive()) is not None:
             said = frames.decode_to_player(received.frames[0])
-            assert isinstance(said, m.PlayerCredit)
-            self.credits.append(said.serial)
+            self.words.append(type(said).__name__)
+            if isinstance(said, m.PlayerCredit):
+                self.credits.append(said.serial)
+                self.bundles = said.credit
 
     def _moved(self) -> None:
         self.moves += 1
@@ -117,6 +129,58 @@ def test_a_player_that_waits_for_the_answer_gets_one_for_each_bundle(seat: Seat)
         seat.give(serial)
         run_until(seat.loop, lambda serial=serial: seat.credits[-1:] == [serial])
     assert seat.credits == [0, 1, 2]
+
+
+def test_a_quick_player_that_would_wait_is_told_of_the_next_bundle_while_it_plays_one(seat: Seat) -> None:
+    seat.slot.credit, seat.slot.envs, seat.slot.ticks = Credit(fresh=True), 4, 8
+    seat.stopped_s = time.monotonic()
+    seat.room_beyond = False
+    seat.give(0)
+    seat.give(1)
+    run_until(seat.loop, lambda: seat.credits == [0, 1])
+    assert seat.bundles == 1
+    seat.players.give_credit()
+    assert seat.beyond == [4 * 8], "it plays one bundle"
+    seat.room_beyond = True
+    seat.players.give_credit()
+    run_until(seat.loop, lambda: seat.credits == [0, 1, 1])
+    assert seat.bundles == 2
+    seat.players.give_credit()
+    assert len(seat.beyond) == 2, "it is told of one more, and no further"
+
+
+def test_of_several_players_none_is_told_early_of_what_may_be_anothers(seat: Seat) -> None:
+    seat.slot.credit = Credit(fresh=True)
+    seat.players._slots[1] = Slot(m.Seat(rank=1, seed=2), due=float("inf"))
+    seat.stopped_s = time.monotonic()
+    seat.give(0)
+    seat.give(1)
+    run_until(seat.loop, lambda: seat.credits == [0, 1])
+    assert seat.slot.credit.early
+    seat.players.give_credit()
+    assert seat.beyond == []
+
+
+def test_a_player_gets_the_newest_weights_before_it_is_told_to_play_on(seat: Seat) -> None:
+    seat.slot.credit = Credit(fresh=True)
+    encoder = WeightsEncoder(halves=False)
+    for version in range(4):
+        encoded = encoder.encode({"w": np.full(3, version, np.float32)})
+        header = m.WeightsHeader(
+            run_id="r",
+            version=version,
+            codec=CODEC,
+            size_bytes=len(encoded.payload),
+            updates=version,
+            keyframe=version if encoded.whole else 0,
+            whole=encoded.whole,
+        )
+        seat.players.weights(header, encoded.payload)
+        encoder.sent(encoded)
+    run_until(seat.loop, lambda: len(seat.words) == 2)
+    seat.give(0)
+    run_until(seat.loop, lambda: len(seat.words) == 4)
+    assert seat.words == [*["WeightsHeader"] * 3, "PlayerCredit"]
 
 
 def test_without_room_the_answer_comes_once_there_is_some(seat: Seat) -> None:

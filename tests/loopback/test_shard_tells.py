@@ -50,6 +50,26 @@ def test_a_trainer_that_found_a_queue_empty_is_told_once_when_something_comes(st
     assert heard(alone, trainer).ask == 8
 
 
+def test_a_question_that_waits_is_answered_with_the_first_sessions_that_come(start: Start) -> None:
+    alone = start(kind="queue", window=0)
+    alone.access(ANN)
+    trainer, ann = alone.dial(TRAINER, sample_port(alone.base, 0)), alone.dial(ANN)
+    for ask, wait in ((7, True), (8, False), (9, True)):  # it remembers the newest alone
+        assert trainer.send([frames.encode(m.SampleAsk(ask=ask, count=1, wait=wait))])
+    assert heard(alone, trainer).ask == 8, "7 waits"
+    alone.until(lambda: alone.shard._waits is not None and alone.shard._waits[1] is not None)
+    alone.give(ann, 0)
+    given = heard(alone, trainer)
+    assert (given.ask, given.count) == (9, 1)
+    assert given.mass > 0
+    assert trainer.send([frames.encode(m.SampleAsk(ask=10, count=given.mass, wait=True))])
+    at_once = heard(alone, trainer)
+    assert (at_once.ask, at_once.count, at_once.mass) == (10, given.mass, 0), "there was something"
+    alone.give(ann, 1)
+    told = heard(alone, trainer)
+    assert (told.ask, told.count) == (0, 0), "no question waits any more"
+
+
 def test_bundles_that_come_one_by_one_are_taken_and_answered_together(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:

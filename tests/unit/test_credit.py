@@ -47,6 +47,26 @@ def test_fresh_players_hand_over_one_at_a_time() -> None:
     assert not credit.gathers
 
 
+def test_a_fresh_player_that_is_quick_may_be_told_of_the_next_bundle_while_it_plays_one() -> None:
+    credit, now = Credit(fresh=True), 100.0
+    assert not credit.early, "nobody knows yet how quick it is"
+    for _ in range(2):
+        credit.took(10)
+        assert not credit.early, "it plays nothing: what it is told of now is due"
+        now += AHEAD_S / 2
+        assert credit.give(now) == 1
+    assert credit.early
+    assert credit.give(now) == 2
+    assert not credit.early
+    assert not credit.due
+    credit.took(10)
+    assert not credit.due, "it plays the second"
+    assert credit.early
+    credit.took(10)
+    assert credit.give(now + 2 * AHEAD_S) == 1
+    assert not credit.early, "what it waits for is nothing beside what it plays"
+
+
 def test_a_fast_player_is_told_when_half_of_it_is_used() -> None:
     credit = Credit()
     assert played(credit, 0.0001, 1_000) == MOST

@@ -213,18 +213,20 @@ def test_a_change_that_is_of_no_use_is_no_reason_to_wait_but_one_to_ask_once() -
     assert sync.version == 3
 
 
-def test_a_player_has_at_most_one_set_of_weights_under_way_and_skips_versions() -> None:
+def test_a_player_is_sent_few_sets_of_weights_while_it_plays_and_skips_versions() -> None:
     sync = WeightSync()
     sync.player_joined(0)
-    sync.arrived(1)
-    assert sync.to_send() == [0]
-    sync.arrived(2)
+    for version in (1, 2):
+        sync.arrived(version)
+        assert sync.to_send() == [0]
+        assert sync.to_send() == []
     sync.arrived(3)
+    sync.arrived(4)
     assert sync.to_send() == []
-    sync.player_has(0, 1)
+    sync.player_played(0)
     assert sync.to_send() == [0]
-    sync.player_has(0, 3)
-    assert sync.to_send() == []
+    sync.player_played(0)
+    assert sync.to_send() == [], "it was sent the newest"
 
 
 def test_a_restarted_player_gets_the_weights_again() -> None:

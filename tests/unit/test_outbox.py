@@ -300,6 +300,16 @@ def test_where_sessions_must_be_fresh_nobody_plays_ahead_of_the_grant() -> None:
         assert (box.room, box.gated) == (True, False)
 
 
+def test_what_players_are_at_needs_room_beside_what_was_sent() -> None:
+    box = Outbox(1000, 10, fresh=True)
+    box.shards_listed(1, shards("a"), 0.0)
+    assert box.grants(1_000), "no limit was named"
+    box.granted(16, 0.0)
+    assert [box.grants(ahead) for ahead in (0, 8, 16)] == [True, True, False]
+    assert sends(box.produced(0, 100, 8, 0.0))
+    assert [box.grants(ahead) for ahead in (0, 8)] == [True, False]
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_lossy_shards_store_everything_once(seed: int) -> None:
     """Messages and receipts are lost at random, shards restart: all arrives, once, and the books always balance."""

@@ -298,12 +298,52 @@ def test_a_queue_that_says_it_has_something_is_asked_at_once() -> None:
     """Not when its turn to be asked for news would come."""
     sampler = Sampler(SCHEMA, SPEC, seed=1)
     shard = Queue("a")
-    listen(sampler, {0: shard}, 0.0)
+    sampler.shards_listed({0: "a"})
+    assert [ask.wait for _, ask in sampler.asks(0.0, 0)] == [True]
     assert sampler.asks(0.001, 0) == []
     shard.take(SPEC.batch * TICKS)
     sampler.replied(0, *shard.answer(SampleAsk(ask=0, count=0)))
     [(index, ask)] = sampler.asks(0.002, 0)
     assert (index, ask.count) == (0, SPEC.batch)
+
+
+def test_empty_queues_are_asked_to_answer_once_they_have_something() -> None:
+    """What comes then is a batch without another question, and the shard that gave it is asked to wait again."""
+    sampler, shards = Sampler(SCHEMA, SPEC, seed=1), {0: Queue("a"), 1: Queue("a")}
+    sampler.shards_listed({0: "a", 1: "a"})
+    questions = dict(sampler.asks(0.0, 0))
+    asked = {index: (ask.count, ask.wait) for index, ask in questions.items()}
+    assert asked == dict.fromkeys(shards, (SPEC.batch, True))
+    assert sampler.asks(0.01, 0) == []
+    shards[1].take(SPEC.batch * TICKS)
+    sampler.limiter.inserted(shards[1].inserted)
+    sampler.replied(1, *shards[1].answer(questions[1]))
+    assert sampler.ready
+    assert sampler.asks(0.02, 0) == [], "it would grow old here"
+    batch = sampler.next_batch()
+    assert batch is not None
+    assert batch["reward"].shape == (SPEC.batch, TICKS)
+    assert sampler.limiter.insert_ceiling() == 16 * TICKS + SPEC.batch * TICKS
+    [(index, again)] = sampler.asks(0.03, 0)
+    assert (index, again.count, again.wait) == (1, SPEC.batch, True)
+
+
+def test_a_queue_that_stays_empty_is_asked_now_and_then_whether_it_is_there() -> None:
+    sampler = Sampler(SCHEMA, SPEC, seed=1)
+    sampler.shards_listed({0: "a"})
+    sampler.asks(0.0, 0)
+    [(_, news)] = sampler.asks(0.1, 0)
+    assert (news.count, news.wait) == (0, False)
+    sampler.shards_listed({0: "b"})
+    [(_, anew)] = sampler.asks(0.11, 0)
+    assert anew.wait, "what was asked of the shard before it, nobody answers"
+
+
+def test_a_trainer_that_holds_what_it_needs_asks_empty_queues_for_nothing() -> None:
+    sampler, shard = Sampler(SCHEMA, SPEC, seed=1), Queue("a", 2 * SPEC.batch, 2 * SPEC.batch * TICKS)
+    for turn in range(2):
+        listen(sampler, {0: shard}, float(turn))
+    assert not any(ask.count for _, ask in sampler.asks(2.0, 0))
 
 
 def test_a_uniform_batch_says_that_each_sample_was_as_likely_as_any() -> None:
