@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2prl.core.books import merged
@@ -255,6 +255,7 @@ def test_returns_of_the_least_exploring_slots_are_kept_apart() -> None:
     assert (again.mean, again.mean_all, again.count) == (stats.mean, stats.mean_all, stats.count)
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.lists(st.tuples(st.floats(-1, 1), st.integers(1, 9), st.sampled_from([0.0, 0.5])), max_size=400)
