@@ -163,12 +163,11 @@ def _check_episodes(
     # A sum is finite only if all of it is; where it is not, it may just be large.
     if not math.isfinite(sum(totals) + sum(levels)) and not all(map(math.isfinite, totals + levels)):
         raise RemoteProtocolError("not_finite", "an episode's return or level is NaN or infinite")
-    of_lengths, of_levels = set(lengths), set(levels)  # they are few
-    longest = max(of_lengths)
-    if min(of_lengths) < 1 or longest > _MAX_LENGTH or min(of_levels) < 0.0 or max(of_levels) > 1.0:
+    longest = max(lengths)
+    if min(lengths) < 1 or longest > _MAX_LENGTH or min(levels) < 0.0 or max(levels) > 1.0:
         raise RemoteProtocolError(
             "malformed",
-            f"episodes of {min(of_lengths)} to {longest} ticks at levels {min(of_levels)} to {max(of_levels)}",
+            f"episodes of {min(lengths)} to {longest} ticks at levels {min(levels)} to {max(levels)}",
         )
     if longest > max_length:
         raise RemoteProtocolError(
