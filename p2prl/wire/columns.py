@@ -4,9 +4,9 @@
     planes         all first bytes of all numbers, then all second ones, each with time innermost; then lz4
     pictures...    each picture once, as what changed (pictures.py)
 
-Which one it is the data says, block by block, and the header tells the receiver: the smaller of planes and plain lz4; of
-pictures the first slot speaks for the others. Planes that gained next to nothing are not tried for some bundles, nor is
-plain lz4 where planes gained much and are about as large as then.
+Which one it is the data says, block by block, and the header tells the receiver: the smaller of planes and plain lz4;
+of pictures the first slot speaks for the others. Planes that gained next to nothing are not tried for some bundles, nor
+is plain lz4 where planes gained much and are about as large as then.
 """
 
 from __future__ import annotations
