@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 
 WINDOW = 100
+#: Return, length in steps, ladder level.
+Episode = tuple[float, int, float]
+
+
+def last_that_count(episodes: Sequence[Episode]) -> Sequence[Episode]:
+    """Those of many, oldest first, that `EpisodeStats` would look at: the last 100 of all, and of level 0."""
+    older, newest = episodes[:-WINDOW], episodes[-WINDOW:]
+    missing = WINDOW - sum(level == 0.0 for _, _, level in newest)
+    found = list(islice((one for one in reversed(older) if one[2] == 0.0), missing))
+    return [*reversed(found), *newest]
 
 
 class EpisodeStats:
@@ -16,12 +27,18 @@ class EpisodeStats:
         self._best: deque[float] = deque(maxlen=WINDOW)
         self._all: deque[float] = deque(maxlen=WINDOW)
 
-    def ended(self, episodes: Sequence[tuple[float, int, float]], also: Sequence[EpisodeStats] = ()) -> None:
-        """Episodes ended: (return, length in steps, ladder level). They count in others `also`: looked at once."""
+    def ended(
+        self, episodes: Sequence[Episode], also: Sequence[EpisodeStats] = (), count: int | None = None
+    ) -> None:
+        """Episodes ended. They count in others `also`: looked at once.
+
+        Args:
+            count: how many, if `episodes` are but `last_that_count` of them.
+        """
         newest = [value for value, _, _ in episodes[-WINDOW:]]
         best = [value for value, _, level in episodes if level == 0.0]
         for stats in (self, *also):
-            stats.count += len(episodes)
+            stats.count += len(episodes) if count is None else count
             stats._all.extend(newest)
             stats._best.extend(best)
 

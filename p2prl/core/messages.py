@@ -443,10 +443,10 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 class ShardReceipts(Message, frozen=True, kw_only=True, tag="shard_receipts"):
     """shard -> broker: what became of one node's bundles; the broker passes it on as Receipts.
 
-    What does not fit into one message comes in several, the verdicts last.
-
     Attributes:
-        episodes: as in BundleHeader, of what was stored now.
+        episodes: as in BundleHeader, of what was stored now: the last 100, and the last 100 of level 0. All would cost
+            the broker more than the rest.
+        ended: how many episodes there were.
         steps_total, inserted_ticks: as in ShardReport; totals, so that repeating them does no harm.
     """
 
@@ -455,6 +455,7 @@ class ShardReceipts(Message, frozen=True, kw_only=True, tag="shard_receipts"):
     boot_id: str
     verdicts: list[Verdict]
     episodes: list[tuple[float, int, float]] = []
+    ended: int = 0
     steps_total: int = 0
     inserted_ticks: int = 0
 

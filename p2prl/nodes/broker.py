@@ -318,7 +318,7 @@ class Broker:
         index = receipts.shard
         self.desk.counted(index, receipts.steps_total, receipts.inserted_ticks)
         peer = self.members.receipts(receipts, self.loop.now())
-        self.episodes.ended(receipts.episodes, [peer.stats] if peer else [])
+        self.episodes.ended(receipts.episodes, [peer.stats] if peer else [], receipts.ended)
         self.evaluation.played(receipts.episodes)
         if peer is None or not receipts.verdicts:
             return  # nobody waits for these; a restarted broker's members send again

@@ -6,17 +6,14 @@ message each few milliseconds for a node, and in a quiet run one for each bundle
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-
-import msgspec
+from collections.abc import Callable
 
 from p2prl.core import messages as m
+from p2prl.core.episodes import Episode, last_that_count
 from p2prl.net.loop import Loop, Timer
 
 #: A window holds far more than comes in this time.
 TOGETHER_S = 0.01
-#: Of one ShardReceipts. An episode takes at most 28 bytes: half of what a message on control may have.
-_EPISODES_AT_ONCE = 4000
 
 
 class Batch:
@@ -24,7 +21,7 @@ class Batch:
 
     def __init__(self) -> None:
         self.verdicts: list[m.Verdict] = []
-        self.episodes: list[tuple[float, int, float]] = []
+        self.episodes: list[Episode] = []
 
 
 #: By node key and boot id.
@@ -75,28 +72,15 @@ class Receipts:
         batches, self._waiting = self._waiting, {}
         steps_total, inserted_ticks = self._totals()
         for (node, boot_id), batch in batches.items():
-            receipts = m.ShardReceipts(
-                shard=self._shard,
-                node=node,
-                boot_id=boot_id,
-                verdicts=batch.verdicts,
-                episodes=batch.episodes,
-                steps_total=steps_total,
-                inserted_ticks=inserted_ticks,
+            self._send(
+                m.ShardReceipts(
+                    shard=self._shard,
+                    node=node,
+                    boot_id=boot_id,
+                    verdicts=batch.verdicts,
+                    episodes=list(last_that_count(batch.episodes)),
+                    ended=len(batch.episodes),
+                    steps_total=steps_total,
+                    inserted_ticks=inserted_ticks,
+                )
             )
-            for part in cut_receipts(receipts):
-                self._send(part)
-
-
-def cut_receipts(receipts: m.ShardReceipts) -> Iterator[m.ShardReceipts]:
-    """The same in messages that fit on control: short episodes in many slots come to megabytes a turn.
-
-    The verdicts are few (at most one per bundle of two turns) and go last: without them the bundles come again.
-    """
-    episodes = receipts.episodes
-    first = 0
-    while len(episodes) - first > _EPISODES_AT_ONCE:
-        some = episodes[first : first + _EPISODES_AT_ONCE]
-        yield msgspec.structs.replace(receipts, verdicts=[], episodes=some)
-        first += _EPISODES_AT_ONCE
-    yield msgspec.structs.replace(receipts, episodes=episodes[first:])

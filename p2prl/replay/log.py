@@ -85,6 +85,8 @@ class SegmentLog:
         self._length = 0
         self._mark = 0
         self._next_number = 0
+        #: A snapshot on the disk says what all segments below this number amount to.
+        self._summed_up = 0
         #: Files that were written since the last sync; closed ones among them are still open for it.
         self._dirty: list[FileIO] = []
         #: What reading found wrong, one line each.
@@ -238,15 +240,18 @@ class SegmentLog:
             self._dirty.pop(0)
             if file is not self._file:
                 file.close()
+        if self._file is not None:
+            self._summed_up = self._next_number - 1
 
     def release(self, mark: int) -> None:
         """Delete the oldest segments whose records are all below `mark`.
 
-        The snapshot that replaces them is brought to the disk first. Without an open segment nothing is
-        deleted: it is the newest snapshot that remembers them.
+        A snapshot that replaces them is on the disk by then, or is brought there first. Without an open segment
+        nothing is deleted: it is the newest snapshot that remembers them.
         """
         while self._file is not None and self._closed and self._closed[0][1] <= mark:
-            self.sync()
+            if _number(self._closed[0][0]) >= self._summed_up:
+                self.sync()
             path, _ = self._closed.popleft()
             try:
                 path.unlink(missing_ok=True)

@@ -16,7 +16,6 @@ from p2prl.core.membership import Roster
 from p2prl.errors import LocalProtocolError
 from p2prl.nodes.broker_file import Saved
 from p2prl.nodes.member_desk import MemberDesk
-from p2prl.nodes.receipts import cut_receipts
 from p2prl.nodes.recorder import Recorder
 from p2prl.nodes.shard_desk import ShardDesk
 from p2prl.nodes.status import bounded_status
@@ -24,21 +23,6 @@ from p2prl.nodes.wiring import MAX_MEMBERS
 from p2prl.wire import frames
 
 KEY = "k" * 40
-
-
-@pytest.mark.parametrize("count", [0, 1, 4000, 4001, 30_000])
-def test_receipts_are_cut_into_messages_that_fit(count: int) -> None:
-    verdicts = [m.Verdict(seq=2**40 + seq, status="refused", reason="future_version") for seq in range(100)]
-    # The widest that an episode can be.
-    episodes = [(float(index), 2**40, 0.1) for index in range(count)]
-    whole = m.ShardReceipts(
-        shard=1, node=KEY, boot_id="b" * 64, verdicts=verdicts, episodes=episodes, steps_total=2**50
-    )
-    parts = list(cut_receipts(whole))
-    assert max(len(frames.encode_to_broker(part)) for part in parts) < frames.MAX_TO_BROKER_BYTES * 0.75
-    assert [episode for part in parts for episode in part.episodes] == episodes
-    assert [part.verdicts for part in parts] == [*([[]] * (len(parts) - 1)), verdicts]
-    assert {part.steps_total for part in parts} == {2**50}
 
 
 def test_what_the_broker_would_not_take_is_not_sent() -> None:

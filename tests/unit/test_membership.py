@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from p2prl.core.books import merged
-from p2prl.core.episodes import EpisodeStats
+from p2prl.core.episodes import Episode, EpisodeStats, last_that_count
 from p2prl.core.gate import share_out
 from p2prl.core.ladder import levels_of
 from p2prl.core.ledger import DIED, Ledger, fold_oldest
@@ -253,6 +255,23 @@ def test_returns_of_the_least_exploring_slots_are_kept_apart() -> None:
     again = EpisodeStats()
     again.load(stats.save())
     assert (again.mean, again.mean_all, again.count) == (stats.mean, stats.mean_all, stats.count)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.lists(st.tuples(st.floats(-1, 1), st.integers(1, 9), st.sampled_from([0.0, 0.5])), max_size=400)
+    )
+)
+def test_the_last_that_count_say_as_much_as_all(turns: list[list[Episode]]) -> None:
+    all_, some = EpisodeStats(), EpisodeStats()
+    for episodes in turns:
+        all_.ended(episodes)
+        last = last_that_count(episodes)
+        some.ended(last, count=len(episodes))
+        assert len(last) <= 200
+        assert last[-100:] == episodes[-100:]
+    assert some.save() == all_.save()
 
 
 def test_when_nobody_explores_least_the_highest_rank_moves_down() -> None:

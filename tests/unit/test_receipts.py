@@ -5,6 +5,7 @@ from __future__ import annotations
 from p2prl.core import messages as m
 from p2prl.net.loop import Loop
 from p2prl.nodes.receipts import Batch, Batches, Receipts
+from p2prl.wire import frames
 from tests.unit.spool_kit import Clock
 
 
@@ -82,6 +83,22 @@ def test_what_comes_after_the_time_is_over_does_not_wait_for_the_timer() -> None
     assert len(desk.said) == 2
     desk.after(0.01)
     assert desk.seqs()[-1] == ("a", [3])
+
+
+def test_of_many_episodes_the_last_are_said_and_how_many_there_were() -> None:
+    desk = Desk()
+    batch = Batch()
+    batch.verdicts = [
+        m.Verdict(seq=2**40 + seq, status="refused", reason="future_version") for seq in range(100)
+    ]
+    # The widest that an episode can be; one of a hundred is of level 0.
+    batch.episodes = [(float(index), 2**40, 0.1 * bool(index % 100)) for index in range(30_000)]
+    desk.receipts.add({("k" * 40, "b" * 64): batch})
+    [said] = desk.said
+    assert said.ended == 30_000
+    assert len(said.verdicts) == 100
+    assert [episode[0] for episode in said.episodes] == [*range(20_000, 29_900, 100), *range(29_900, 30_000)]
+    assert len(frames.encode_to_broker(said)) < frames.MAX_TO_BROKER_BYTES / 8
 
 
 def test_at_the_end_all_is_said() -> None:

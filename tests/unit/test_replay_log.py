@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
@@ -169,6 +170,39 @@ def test_nothing_is_deleted_before_a_newer_snapshot_exists(tmp_path: Path) -> No
     log.release(10**9)
     log.close()
     assert read(tmp_path)[0] == [b"two"]
+
+
+def test_what_a_snapshot_on_the_disk_sums_up_goes_without_another_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    fsync = os.fsync
+
+    def counted(descriptor: int) -> None:
+        synced.append(descriptor)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", counted)
+    fill(tmp_path, [b"an earlier life's"])
+    log = open_log(tmp_path, segment_bytes=400)
+    list(log.records())
+    for mark in range(1, 13):
+        log.append(1, bytes([mark]) * 100, mark)
+    log.sync()
+    newest_synced = segments(tmp_path)[-1]
+    synced.clear()
+    for mark in range(13, 25):
+        log.append(1, bytes([mark]) * 100, mark)
+    log.release(11)  # all of it is older than what the sync brought to the disk
+    assert not synced
+    assert not any(
+        bytes([mark]) * 100 in path.read_bytes() for path in segments(tmp_path) for mark in (1, 5, 8)
+    )
+    assert newest_synced in segments(tmp_path)
+    log.release(10**9)  # the newest of these are not summed up on the disk yet
+    assert synced
+    assert len(segments(tmp_path)) == 1
+    log.close()
 
 
 @pytest.mark.parametrize("room", [0, 1, 8, 9, 12])
