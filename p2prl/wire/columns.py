@@ -4,9 +4,9 @@
     planes         all first bytes of all numbers, then all second ones, each with time innermost; then lz4
     pictures...    each picture once, as what changed (pictures.py)
 
-Which one it is the data says, block by block, and the header tells the receiver: the smaller of planes and plain lz4;
-of pictures the first slot speaks for the others. Planes that gained next to nothing are not tried for some bundles, nor
-is plain lz4 where planes gained much and are about as large as then.
+Which one it is the data says, block by block, and the header tells the receiver. A column is never larger than plain
+lz4 would make it; of pictures the first slot speaks for the others. Planes of a column that gained next to nothing are
+left out for some bundles.
 """
 
 from __future__ import annotations
@@ -42,9 +42,6 @@ CODECS = (*BUNDLE_CODECS, PLANES, *pictures.AXES)
 
 #: Planes that saved fewer bytes than this are not tried for so many bundles.
 _WORTH_BYTES, _SKIPPED = 16, 15
-#: Where planes saved this part of lz4's bytes lz4 alone is not tried either, while they take as many as then, but for
-#: such a part.
-_STEADY_PART = 16
 #: Up to here one copy, byte by byte, is faster than one for each place of a byte. Alone it would be up to 32 kB; beside
 #: other processes on the same core what it jumps about in does not stay in the first cache.
 _AT_ONCE_BYTES = 8 * 1024
@@ -71,8 +68,6 @@ class ColumnPacker:
         self._may_be_pictures = pictures.is_pictures(dtype, shape)
         #: Bundles for which planes are not tried.
         self._skip = 0 if PLANES in codecs else math.inf
-        #: Bundles for which nothing else is, as long as planes take about so many bytes.
-        self._alone, self._steady_bytes = 0, 0
 
     def pack(self, column: Array | pictures.Stacks) -> tuple[str, Buffer]:
         """The codec and the block of the column `[rows, slots, *shape]`, whatever its layout in memory."""
@@ -98,24 +93,16 @@ class ColumnPacker:
         return self._pack_numbers(plain)
 
     def _pack_numbers(self, plain: Array) -> tuple[str, Buffer]:
-        planes: bytes = b""
+        block: bytes = lz4.block.compress(plain, store_size=False)
         if self._skip:
             self._skip -= 1
         else:
-            planes = lz4.block.compress(self._planes(plain), store_size=False)
-            off_bytes = abs(len(planes) - self._steady_bytes)
-            if self._alone and off_bytes <= self._steady_bytes // _STEADY_PART:
-                self._alone -= 1
+            planes: bytes = lz4.block.compress(self._planes(plain), store_size=False)
+            if len(planes) > len(block) - _WORTH_BYTES:
+                self._skip = _SKIPPED
+            if len(planes) < len(block) and len(planes) < plain.nbytes:
                 return PLANES, planes
-        block: bytes = lz4.block.compress(plain, store_size=False)
-        codec, best = (LZ4, block) if len(block) < plain.nbytes else (RAW, plain.tobytes())
-        if not planes:
-            return codec, best
-        saved = len(best) - len(planes)
-        self._skip = 0 if saved >= _WORTH_BYTES else _SKIPPED
-        self._alone = _SKIPPED if saved >= max(_WORTH_BYTES, len(best) // _STEADY_PART) else 0
-        self._steady_bytes = len(planes)
-        return (PLANES, planes) if saved > 0 else (codec, best)
+        return (LZ4, block) if len(block) < plain.nbytes else (RAW, plain.tobytes())
 
     def _planes(self, plain: Array) -> Array | bytes:
         """The bytes `[itemsize, elements of a row, slots, rows]`."""
