@@ -236,6 +236,7 @@ def test_bombs_in_pictures_are_refused_before_memory_is_taken() -> None:
     for inner_bytes, outer in (
         (1 << 30, lz4.block.compress(bytes(64 << 20), store_size=False)),
         (64 << 20, lz4.block.compress(bytes(64 << 20), store_size=False)),
+        (1 << 20, lz4.block.compress(bytes(1 << 20), store_size=False)),
     ):
         block = inner_bytes.to_bytes(4, "little") + outer
         tracemalloc.start()
