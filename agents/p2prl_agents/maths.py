@@ -259,6 +259,13 @@ def huber(errors: Array) -> tuple[Array, Array]:
     return slope * (errors - np.float32(0.5) * slope), slope
 
 
+def clipped(ratio: Array, advantage: Array, clip: float) -> tuple[Array, Array]:
+    """PPO's clipped objective (arXiv:1707.06347, equation 7) and its derivative by the logarithm of the ratio."""
+    free = ratio * advantage
+    bounded = np.minimum(np.maximum(ratio, np.float32(1 - clip)), np.float32(1 + clip)) * advantage
+    return np.minimum(free, bounded), np.where(free <= bounded, free, np.float32(0))
+
+
 def explained_variance(target: Array, predicted: Array) -> float:
     """1 - Var(target - predicted) / Var(target): 1 is a perfect critic, 0 one that knows the mean alone."""
     spread = float(np.var(target))

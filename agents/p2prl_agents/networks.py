@@ -110,7 +110,7 @@ class Network:
         after: int = 0,
     ) -> None:
         self._observations, self._prefix, self._heads = observations, prefix, dict(heads)
-        self._activation, self.core, self.core_units = activation, core, core_units
+        self.activation, self.core, self.core_units = activation, core, core_units
         self.shapes: dict[str, tuple[int, ...]] = {}
         self._conv_sizes: dict[str, int] = {}
         width = self._width()
@@ -169,10 +169,8 @@ class Network:
         return {f"{self._prefix}{name}": np.zeros((rows, self.core_units), np.float32) for name in names}
 
     def chain(self) -> tuple[str, ...]:
-        """Names of the dense layers in order, if the network is nothing but those with ReLU between them; else `()`."""
-        if self._observations.pictures or self.core != "none" or self._activation != "relu":
-            return ()
-        if len(self._heads) != 1:
+        """Names of the dense layers in order, if the network is nothing but those and `activation`; else `()`."""
+        if self._observations.pictures or self.core != "none" or len(self._heads) != 1:
             return ()
         return tuple(name.removesuffix("/weight") for name in self.shapes if name.endswith("/weight"))
 
@@ -243,7 +241,7 @@ class Network:
         return x
 
     def _activate(self, ops: Ops, x: Tensor) -> Tensor:
-        return ops.relu(x) if self._activation == "relu" else ops.tanh(x)
+        return ops.relu(x) if self.activation == "relu" else ops.tanh(x)
 
     def _convolve(self, ops: Ops, weights: Weights, leaf: str, x: Tensor) -> Tensor:
         for index, (_, _, stride) in enumerate(CONVOLUTIONS):

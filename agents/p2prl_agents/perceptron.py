@@ -4,24 +4,29 @@ What autograd does beside the products of a small network (a graph each time, fr
 up) costs about as much as they do. Here gradients go straight to where the optimiser reads them.
 
 Source: back-propagation, Rumelhart et al. 1986, doi:10.1038/323533a0. Where g is the gradient of a layer's y = x W + b,
-that of W is x^T g, that of b the sum of g's rows, and that of x is g W^T.
+that of W is x^T g, that of b the sum of g's rows, and that of x is g W^T. Of y = tanh(x) that of x is g (1 - y^2).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
+
+from p2prl_agents.networks import Activation
 from p2prl_agents.ops import Tensor
 
 
 class Perceptron:
-    """Dense layers with ReLU between them, as `Network.chain` names them.
+    """Dense layers with ReLU or tanh between them, as `Network.chain` names them. On the CPU.
 
     Args:
         layers: their names, in order.
         weights: `NAME/weight` `[inputs, outputs]` and `NAME/bias` `[outputs]`, tensors that gather no gradients
             themselves. They may change between two calls.
         gradients: where `backward` writes those of `weights`; None if it is not called.
+        activation: between layers.
     """
 
     def __init__(
@@ -29,6 +34,7 @@ class Perceptron:
         layers: Sequence[str],
         weights: Mapping[str, Tensor],
         gradients: Mapping[str, Tensor] | None = None,
+        activation: Activation = "relu",
     ) -> None:
         import torch  # here, so that a player never pays for it
 
@@ -39,8 +45,7 @@ class Perceptron:
             for name in layers
             if gradients is not None
         ]
-        #: The gradient of ReLU's input, of that of its output, the output itself, and 0.
-        self._masked = torch.ops.aten.threshold_backward.default
+        self._activate, self._activated = (_relu, _of_relu) if activation == "relu" else (_tanh, _of_tanh)
         #: What each layer was given last.
         self._inputs: list[Tensor] = []
 
@@ -49,7 +54,7 @@ class Perceptron:
         self._inputs = [x]
         *hidden, (weight, bias) = self._weights
         for each, its_bias in hidden:
-            x = self._torch.addmm(its_bias, x, each).relu_()
+            x = self._activate(self._torch.addmm(its_bias, x, each))
             self._inputs.append(x)
         return self._torch.addmm(bias, x, weight)
 
@@ -67,4 +72,25 @@ class Perceptron:
             mm(x.t(), gradient, out=of_weight)
             self._torch.sum(gradient, 0, out=of_bias)
             if at:
-                gradient = self._masked(mm(gradient, self._weights[at][0].t()), x, 0)
+                gradient = self._activated(self._torch, mm(gradient, self._weights[at][0].t()), x)
+
+
+def _relu(x: Tensor) -> Tensor:
+    return x.relu_()
+
+
+def _tanh(x: Tensor) -> Tensor:
+    """Numpy's is the faster one of many; see ops.py."""
+    there = x.numpy()
+    np.tanh(there, out=there)
+    return x
+
+
+def _of_relu(torch: Any, gradient: Tensor, outputs: Tensor) -> Tensor:
+    """The gradient of ReLU's inputs, of that of its outputs."""
+    return torch.ops.aten.threshold_backward.default(gradient, outputs, 0)
+
+
+def _of_tanh(torch: Any, gradient: Tensor, outputs: Tensor) -> Tensor:
+    """The gradient of tanh's inputs, of that of its outputs."""
+    return torch.ops.aten.tanh_backward.default(gradient, outputs)

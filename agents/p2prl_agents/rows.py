@@ -60,6 +60,10 @@ class RowNetwork(Network):
         """A row, and the mean of all."""
         return 2 * self._each
 
+    def chain(self) -> tuple[str, ...]:
+        """`()`: rows are put beside their mean first."""
+        return ()
+
     def step(
         self, ops: Ops, weights: Weights, inputs: Inputs, state: State
     ) -> tuple[dict[str, Tensor], State]:

@@ -66,6 +66,10 @@ class Trainable:
         if not np.isfinite(loss.item()):
             return float("nan")
         self.differentiate(loss)
+        return self.descend(learning_rate, max_norm)
+
+    def descend(self, learning_rate: float, max_norm: float) -> float:
+        """As `step`, but with the gradient that is there already, of a loss that is finite."""
         norm = float(self._norm(self._grad))
         if not np.isfinite(norm):
             return norm

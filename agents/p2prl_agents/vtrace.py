@@ -22,8 +22,9 @@ import numpy as np
 
 from p2prl.core.spaces import EnvSpec
 from p2prl.learn.contracts import Array, Batch, ReplaySpec, Update
-from p2prl_agents.maths import explained_variance, real, vtrace
+from p2prl_agents.maths import clipped, explained_variance, real, vtrace
 from p2prl_agents.ops import Tensor
+from p2prl_agents.plain import PlainActorCritic
 from p2prl_agents.policies import (
     NetworkSettings,
     PolicyAgent,
@@ -106,6 +107,8 @@ class VTraceLearner(PolicyLearner):
     def __init__(self, agent: VTrace, device: str, seed: int) -> None:
         super().__init__(agent.nets, device, seed)
         self._settings = agent.settings
+        fits = PlainActorCritic.fits(agent.nets, device)
+        self._plain = PlainActorCritic(agent.nets, self.trainable) if fits else None
 
     def update(self, batch: Batch) -> Update:
         """All passes over whole sessions `[N, T]`; publishes once, at their end."""
@@ -146,35 +149,70 @@ class VTraceLearner(PolicyLearner):
             numbers: of the batch, `[N, T]` each, and which ticks count.
             before: log-probabilities under the policy that the update began with, if it is to stay near that.
         """
+        if self._plain is not None:
+            return self._by_hand(self._plain, sessions, numbers, None if before is None else array(before))
         s = self._settings
         outputs, values = self.outputs(sessions, s.burn_in)
         log_prob, entropy = self.judge(outputs[:, :-1], sessions)
         weighed = array(log_prob if before is None else before)
-        critic, log_ratio = array(values), weighed - numbers["log_prob"]
+        target, advantage, metrics = self._targets(weighed, array(values), numbers)
+        counted = self.tensor(numbers["mask"])
+        policy_loss = -self._gain(log_prob, before, self.tensor(advantage), counted).mean()
+        value_loss = 0.5 * (self.tensor(target) - values[:, :-1]).square()[counted].mean()
+        bonus = entropy[counted].mean()
+        loss = policy_loss + s.value_weight * value_loss - s.entropy * bonus
+        norm = self.trainable.step(loss, self._rate(), s.max_grad_norm)
+        losses = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": bonus}
+        return {**{name: float(each.detach()) for name, each in losses.items()}, "grad_norm": norm, **metrics}
+
+    def _by_hand(
+        self, plain: PlainActorCritic, sessions: Sessions, numbers: dict[str, Array], before: Array | None
+    ) -> dict[str, float]:
+        """The same step without autograd, for policy and critic that are plain perceptrons."""
+        s, mask = self._settings, numbers["mask"]
+        log_prob, entropy, values = plain.forward(sessions)
+        target, advantage, metrics = self._targets(log_prob if before is None else before, values, numbers)
+        weight = mask * np.float32(1 / mask.sum())  # of each tick in a mean
+        if s.scale_advantages:
+            advantage = (advantage - advantage[mask].mean()) / (advantage[mask].std() + np.float32(1e-8))
+        gain, slope = log_prob * advantage, advantage
+        if before is not None:
+            gain, slope = clipped(np.exp(log_prob - before), advantage, s.clip)
+        errors = values[:, :-1] - target
+        policy_loss, bonus = -float((weight * gain).sum()), float((weight * entropy).sum())
+        value_loss = 0.5 * float((weight * errors * errors).sum())
+        norm = float("nan")
+        if np.isfinite(policy_loss + s.value_weight * value_loss - s.entropy * bonus):
+            plain.backward(-weight * slope, -s.entropy * weight, s.value_weight * weight * errors)
+            norm = self.trainable.descend(self._rate(), s.max_grad_norm)
+        losses = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": bonus}
+        return {**losses, "grad_norm": norm, **metrics}
+
+    def _targets(
+        self, log_prob: Array, values: Array, numbers: dict[str, Array]
+    ) -> tuple[Array, Array, dict[str, float]]:
+        """The critic's targets, the policy's advantages, `[N, T]` each, and what to tell of them.
+
+        Args:
+            log_prob: `[N, T]`, of the policy that each tick's own is held against. values: `[N, T+1]`.
+        """
+        s, mask = self._settings, numbers["mask"]
+        log_ratio = log_prob - numbers["log_prob"]
         target, advantage = vtrace(
             log_ratio,
             numbers["reward"] * np.float32(s.reward_scale),
             numbers["flags"],
-            critic,
+            values,
             s.gamma,
             decay=s.decay,
             clip_rho=s.clip_rho,
             clip_c=s.clip_c,
         )
-        mask = numbers["mask"]
-        counted = self.tensor(mask)
-        policy_loss = -self._gain(log_prob, before, self.tensor(advantage), counted).mean()
-        value_loss = 0.5 * (self.tensor(target) - values[:, :-1]).square()[counted].mean()
-        bonus = entropy[counted].mean()
-        norm = self._step(policy_loss + s.value_weight * value_loss - s.entropy * bonus)
-        return {
-            "policy_loss": float(policy_loss.detach()),
-            "value_loss": float(value_loss.detach()),
-            "entropy": float(bonus.detach()),
-            "grad_norm": norm,
-            "explained_variance": explained_variance(target[mask], critic[:, :-1][mask]),
+        metrics = {
+            "explained_variance": explained_variance(target[mask], values[:, :-1][mask]),
             "ratio_clipped": float((log_ratio[mask] > np.log(s.clip_rho)).mean()),
         }
+        return target, advantage, metrics
 
     def _gain(self, log_prob: Tensor, before: Tensor | None, advantage: Tensor, counted: Tensor) -> Tensor:
         """What the policy's step raises, of each tick that counts."""
@@ -184,7 +222,6 @@ class VTraceLearner(PolicyLearner):
             return log_prob[counted] * advantage
         return surrogate(self.torch, (log_prob - before)[counted].exp(), advantage, s.clip)
 
-    def _step(self, loss: Tensor) -> float:
+    def _rate(self) -> float:
         s = self._settings
-        rate = annealed(s.learning_rate, s.learning_rate_end, self.updates, s.learning_rate_updates)
-        return self.trainable.step(loss, rate, s.max_grad_norm)
+        return annealed(s.learning_rate, s.learning_rate_end, self.updates, s.learning_rate_updates)

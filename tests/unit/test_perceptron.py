@@ -6,9 +6,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from p2prl_agents.networks import Network, Observations
+from p2prl_agents.networks import Activation, Network, Observations
 from p2prl_agents.ops import TorchOps
 from p2prl_agents.perceptron import Perceptron
+from p2prl_agents.rows import RowNetwork
 
 from p2prl.learn.spaces import env_spec
 
@@ -25,15 +26,18 @@ PICTURES = env_spec(
 
 @pytest.mark.parametrize("hidden", [(), (7,), (9, 6), (8, 8, 5)])
 @pytest.mark.parametrize("rows", [10, 4])
-def test_its_outputs_and_gradients_are_those_of_autograd(hidden: tuple[int, ...], rows: int) -> None:
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_its_outputs_and_gradients_are_those_of_autograd(
+    hidden: tuple[int, ...], rows: int, activation: Activation
+) -> None:
     """Also where some of the rows have no part in the loss."""
-    network = Network(Observations(CARTPOLE), "q/", hidden, {"action": 3})
+    network = Network(Observations(CARTPOLE), "q/", hidden, {"action": 3}, activation=activation)
     weights = {name: torch.from_numpy(each) for name, each in network.initial(1).items()}
     rng = np.random.default_rng(2)
     x, slope = (torch.from_numpy(rng.normal(size=(10, size)).astype(np.float32)) for size in (4, 3))
     # What was there before is written over.
     gradients = {name: torch.full_like(each, 9.0) for name, each in weights.items()}
-    ours = Perceptron(network.chain(), weights, gradients)
+    ours = Perceptron(network.chain(), weights, gradients, network.activation)
     outputs = ours.forward(x)
     ours.backward(slope[:rows])
 
@@ -51,7 +55,7 @@ def test_only_layers_in_a_row_are_a_chain() -> None:
     assert Network(plain, "q/", (8, 6), {"a": 2}).chain() == ("q/dense0", "q/dense1", "q/a")
     others = [
         Network(plain, "q/", (8,), {"a": 2}, core="gru"),
-        Network(plain, "q/", (8,), {"a": 2}, activation="tanh"),
+        RowNetwork(plain, "q/", (8,), {"a": 2}, rows=1),
         Network(plain, "q/", (8,), {"a": 2, "b": 1}),
         Network(Observations(PICTURES), "q/", (8,), {"a": 2}),
     ]
