@@ -80,15 +80,15 @@ def vtrace(
         advantage: float32 `[N, T]`, rho_s (r_s + gamma v_(s+1) - V(x_s)) (section 4.2); 0 at RESET ticks.
     """
     ratio = np.exp(np.minimum(log_ratio, 50.0))  # far above any bar
-    mask, discount = real(flags), discounts(flags, gamma)
+    mask, flows, discount = real(flags), _flows(flags), discounts(flags, gamma)
     rho = np.minimum(clip_rho, ratio)
-    c = decay * np.minimum(clip_c, ratio) * gamma * _flows(flags)
+    c = np.minimum(clip_c, ratio) * np.float32(decay * gamma) * flows
     now, following = values[:, :-1], values[:, 1:]
     delta = np.where(mask, rho * (reward + discount * following - now), 0.0)
     target = now + _backwards(delta, c)
     # Where the episode went on, the next tick's own target is better informed than its value.
     ahead = following.astype(np.float32, copy=True)
-    ahead[:, :-1] = np.where(_flows(flags)[:, :-1], target[:, 1:], following[:, :-1])
+    ahead[:, :-1] = np.where(flows[:, :-1], target[:, 1:], following[:, :-1])
     advantage = np.where(mask, rho * (reward + discount * ahead - now), 0.0)
     return target.astype(np.float32), advantage.astype(np.float32)
 

@@ -34,8 +34,12 @@ class Normaliser:
         """Take in features `[rows, size]`."""
         if not len(x):
             return
-        rows, mean = len(x), x.mean(axis=0, dtype=np.float64)
-        m2 = ((x - mean) ** 2).sum(axis=0, dtype=np.float64)
+        rows, off_mean = len(x), x.astype(np.float64)
+        ones = np.ones(rows)  # products: numpy's sums along a first axis are slow where rows are short
+        mean = ones @ off_mean / rows
+        off_mean -= mean
+        off_mean *= off_mean
+        m2 = ones @ off_mean
         total, off = self.count + rows, mean - self._mean
         self._m2 += m2 + off**2 * (self.count * rows / total)
         self._mean += off * (rows / total)

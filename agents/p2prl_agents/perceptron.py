@@ -10,7 +10,7 @@ that of W is x^T g, that of b the sum of g's rows, and that of x is g W^T. Of y 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import partial
 
 import numpy as np
 
@@ -45,7 +45,15 @@ class Perceptron:
             for name in layers
             if gradients is not None
         ]
-        self._activate, self._activated = (_relu, _of_relu) if activation == "relu" else (_tanh, _of_tanh)
+        aten = torch.ops.aten
+        relu = activation == "relu"
+        self._activate = _relu if relu else _tanh
+        #: From the gradient of its outputs and the outputs themselves makes that of its inputs.
+        self._activated = (
+            partial(aten.threshold_backward.grad_input, threshold=0)
+            if relu
+            else aten.tanh_backward.grad_input
+        )
         #: What each layer was given last.
         self._inputs: list[Tensor] = []
 
@@ -72,7 +80,8 @@ class Perceptron:
             mm(x.t(), gradient, out=of_weight)
             self._torch.sum(gradient, 0, out=of_bias)
             if at:
-                gradient = self._activated(self._torch, mm(gradient, self._weights[at][0].t()), x)
+                gradient = mm(gradient, self._weights[at][0].t())
+                self._activated(gradient, x, grad_input=gradient)
 
 
 def _relu(x: Tensor) -> Tensor:
@@ -84,13 +93,3 @@ def _tanh(x: Tensor) -> Tensor:
     there = x.numpy()
     np.tanh(there, out=there)
     return x
-
-
-def _of_relu(torch: Any, gradient: Tensor, outputs: Tensor) -> Tensor:
-    """The gradient of ReLU's inputs, of that of its outputs."""
-    return torch.ops.aten.threshold_backward.default(gradient, outputs, 0)
-
-
-def _of_tanh(torch: Any, gradient: Tensor, outputs: Tensor) -> Tensor:
-    """The gradient of tanh's inputs, of that of its outputs."""
-    return torch.ops.aten.tanh_backward.default(gradient, outputs)
