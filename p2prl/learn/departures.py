@@ -14,6 +14,7 @@ class Departures:
 
     Args:
         ticks: of a session.
+        shards: how many there are.
         left: ticks that had left the queue at that checkpoint; None if it does not say, as an older version's.
         lost: sessions that no checkpoint learned from, as it says.
 
@@ -22,17 +23,17 @@ class Departures:
             updates that ended with their trainer, on their way to one, or because they were too old or quarantined.
     """
 
-    def __init__(self, ticks: int, left: int | None = 0, lost: int = 0) -> None:
-        self._ticks, self._at_checkpoint, self.lost = ticks, left, lost
-        #: Ticks that had left those shards that were met, and whether these are all; ticks that left them since.
-        self._found, self._complete, self._since = 0, False, 0
+    def __init__(self, ticks: int, shards: int = 1, left: int | None = 0, lost: int = 0) -> None:
+        self._ticks, self._unmet, self._at_checkpoint, self.lost = ticks, shards, left, lost
+        #: Ticks that had left those shards that were met; ticks that left them since.
+        self._found = self._since = 0
 
-    def met(self, left: int, complete: bool) -> None:
-        """A shard was heard for the first time, which `left` ticks had left. `complete`: it was the last one."""
+    def met(self, left: int) -> None:
+        """Another shard was heard for the first time, which `left` ticks had left."""
         self._found += left
-        if not complete or self._complete:
+        self._unmet -= 1
+        if self._unmet:
             return
-        self._complete = True
         known = self._found if self._at_checkpoint is None else self._at_checkpoint
         if lost := max(0, self._found - known) // self._ticks:
             self.lost += lost
@@ -48,5 +49,9 @@ class Departures:
 
     @property
     def left(self) -> int | None:
-        """Ticks that left the queue since the run began; None as long as unknown."""
-        return self._found + self._since if self._complete else None
+        """Ticks that left the queue since the run began; None as long as unknown.
+
+        Until all shards were heard those that had left for earlier trainers are not counted: the next one will.
+        """
+        known = self._at_checkpoint if self._unmet else self._found
+        return None if known is None else known + self._since

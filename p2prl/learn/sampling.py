@@ -211,7 +211,7 @@ class Sampler:
         self.limiter.found(reply.inserted_ticks)
         if self._queue:
             left = reply.inserted_ticks - reply.ticks - (reply.count + reply.stale) * self._schema.ticks
-            self.departures.met(left, all(one.met for one in self._shards.values()))
+            self.departures.met(left)
 
     def _part(self, index: int, reply: SampleReply, columns: Sequence[Array]) -> list[Array]:
         """With priorities: also how likely each sample was in its shard, which shard that is, and the ids."""

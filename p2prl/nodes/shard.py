@@ -32,6 +32,7 @@ from p2prl.replay.log import LogError
 from p2prl.replay.params import ReplayParams
 from p2prl.replay.prioritised import priorities_from_frames
 from p2prl.replay.shard import ShardStore
+from p2prl.replay.storage import Sample
 from p2prl.replay.verdicts import Offer
 from p2prl.wire import frames
 from p2prl.wire.bundle import MAX_PAYLOAD_BYTES, MAX_SLOTS
@@ -93,6 +94,8 @@ class Shard:
         self.held_back: set[str] = set()
         #: The trainer's route, if the queue was empty when it asked last, and the question, if that is to wait.
         self._waits: tuple[bytes, m.SampleAsk | None] | None = None
+        #: What was taken out of the queue for a trainer that was gone: the next question's.
+        self._kept: Sample | None = None
         self._listen()
 
     def _listen(self) -> None:
@@ -283,10 +286,11 @@ class Shard:
     def _answer(self, peer: bytes, ask: m.SampleAsk) -> None:
         """Raises RemoteProtocolError for a sample that cannot be."""
         self.current = max(self.current, ask.weights_version)
-        if ask.wait and self.config.kind == "queue" and not self.store.mass():
+        queue = self.config.kind == "queue"
+        if ask.wait and queue and not self.store.mass() and self._kept is None:
             self._waits = peer, ask
             return
-        sample = self.store.sample(ask.count, ask.window, self.current)
+        sample = self._kept or self.store.sample(ask.count, ask.window, self.current)
         drawn = sample.drawn
         reply = msgspec.structs.replace(
             self._stock(),
@@ -296,7 +300,7 @@ class Shard:
             priority_total=drawn.total if drawn else 0.0,
             shared=sample.where is not None,
         )
-        self._waits = (peer, None) if self.config.kind == "queue" and not reply.mass else None
+        self._waits = (peer, None) if queue and not reply.mass else None
         parts: list[Frame] = [frames.encode(reply)]
         if len(sample.versions):
             parts += [] if sample.where is None else [sample.where.data]
@@ -306,7 +310,8 @@ class Shard:
             ]
             parts.append(sample.versions.data)
             parts += [values.data for values in (drawn.ids, drawn.priorities)] if drawn else []
-        self.samples.send(parts, peer)
+        sent = self.samples.send(parts, peer)
+        self._kept = sample if queue and not sent and sample.count else None
 
     def _stock(self) -> m.SampleReply:
         """What there is now, said to nobody's question."""

@@ -114,14 +114,14 @@ class Trainer:
         self.threads = Threads(most_threads(self.device), use_threads)
         checkpoint.tidy(self.folder)
         last = checkpoint.load_last(self.folder)
-        sampled, departures = 0, Departures(config.run.schema.ticks)
+        sampled, departures = 0, Departures(config.run.schema.ticks, config.shards)
         if last is not None:
             checkpoint.check_fits(last, self.learner.weights())
             checkpoint.set_aside(self.folder, last)
             self.learner.load(last.learner)
             self.publisher.version, self.updates = last.meta.version, last.meta.updates
             sampled, self.guard.skipped = last.meta.sampled, last.meta.skipped
-            departures = Departures(config.run.schema.ticks, last.meta.left, last.meta.lost)
+            departures = Departures(config.run.schema.ticks, config.shards, last.meta.left, last.meta.lost)
             self._saved_updates = self.updates
             self.keeper.resume()
             log.info("resumed from %s: %s", last.path, last.meta.told())

@@ -126,8 +126,8 @@ class QueueStore:
 
     @property
     def sessions(self) -> int:
-        """As in Store."""
-        return self.mass()
+        """As in Store, and those of quarantined nodes: they wait for their turn."""
+        return self._held
 
     @property
     def size_bytes(self) -> int:

@@ -359,7 +359,7 @@ class ShardStore:
 
     @property
     def sessions(self) -> int:
-        """Sessions held, without those of quarantined nodes."""
+        """Sessions held, of a ring without those of quarantined nodes."""
         return self._store.sessions
 
     @property

@@ -103,7 +103,7 @@ class Store(Protocol):
 
     @property
     def sessions(self) -> int:
-        """Sessions held, without those of quarantined nodes."""
+        """Sessions held, of a ring without those of quarantined nodes."""
 
     @property
     def size_bytes(self) -> int:

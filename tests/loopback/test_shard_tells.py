@@ -70,6 +70,27 @@ def test_a_question_that_waits_is_answered_with_the_first_sessions_that_come(sta
     assert (told.ask, told.count) == (0, 0), "no question waits any more"
 
 
+def test_what_was_taken_for_a_trainer_that_is_gone_is_the_next_ones(start: Start) -> None:
+    alone = start(kind="queue", window=0)
+    alone.access(ANN)
+    gone, ann = alone.dial(TRAINER, sample_port(alone.base, 0)), alone.dial(ANN)
+    assert gone.send([frames.encode(m.SampleAsk(ask=7, count=1, wait=True))])
+    alone.until(lambda: alone.shard._waits is not None)
+    gone.close()
+    route = alone.shard._waits[0] if alone.shard._waits else b""
+    alone.until(lambda: not alone.shard.samples.send([b"?"], route))
+    alone.give(ann, 0)
+    alone.until(lambda: alone.shard._waits is None)
+    trainer = alone.dial(TRAINER, sample_port(alone.base, 0))
+    assert trainer.send([frames.encode(m.SampleAsk(ask=1, count=5))])
+    given = heard(alone, trainer)
+    assert (given.ask, given.count) == (1, 1)
+    assert trainer.send([frames.encode(m.SampleAsk(ask=2, count=99))])
+    rest = heard(alone, trainer)
+    assert given.count + rest.count == rest.inserted_ticks // alone.shard.config.run.schema.ticks
+    assert rest.mass == 0, "each is given once"
+
+
 def test_bundles_that_come_one_by_one_are_taken_and_answered_together(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:

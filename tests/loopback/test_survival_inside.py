@@ -140,7 +140,7 @@ def test_a_trainer_that_dies_again_and_again_is_started_less_and_less_often(
 def test_what_killed_trainers_had_taken_does_not_fill_a_queue_for_ever(tmp_path: Path) -> None:
     """A queue's sessions are given once. With room for forty, six killed trainers must not take it all."""
     session = 17 * 64 + 16 * 13
-    settings = (*survival.PACED, "--shards", "1")
+    settings = (*survival.PACED, "--shards", "2")
     limits = ("agent.kind=queue", f"agent.capacity_bytes={40 * session}", "train.checkpoint_interval_s=3600")
     flags = [word for setting in limits for word in ("--set", setting)]
     with survival.hosted(tmp_path, *flags, "--players", "0", settings=settings) as run, run.join() as joiner:
@@ -155,9 +155,12 @@ def test_what_killed_trainers_had_taken_does_not_fill_a_queue_for_ever(tmp_path:
         assert run.host.end(survival.END_S) == 0
         told = [int(n) for n in re.findall(r"(\d+) sessions had left the queue", run.host.stderr)]
         [end] = run.host.of("stopped")
-    # The checkpoint is that of the first update: what they say is since then. Each bundle is one session, each update
-    # takes one; some wait in the shard and two at most with the trainer.
-    assert (len(told), told[-1:]) == (6, [end["sessions_lost"]])
+    # The checkpoint is that of the first update: what they say is since then. Who was killed before it had heard both
+    # shards says nothing, but the next one does. Each bundle is one session, each update takes one; some wait in the
+    # shards and two at most with the trainer.
+    assert 1 <= len(told) <= 6
+    assert told == sorted(told)
+    assert told[-1] == end["sessions_lost"]
     assert end["sessions_lost"] >= 6 * 9
     assert 0 <= end["bundles"]["stored"] - end["updates"] - end["sessions_lost"] <= 40 + 2
 

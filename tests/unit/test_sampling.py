@@ -78,9 +78,9 @@ def test_what_killed_trainers_had_in_their_hands_does_not_fill_a_queue_for_ever(
         assert consume(trainer, shards, 1.0) == 2
 
 
-def gone_on(sampler: Sampler) -> Sampler:
+def gone_on(sampler: Sampler, shards: int = 2) -> Sampler:
     """The next trainer, from a checkpoint that this one wrote now."""
-    departures = Departures(TICKS, sampler.departures.left, sampler.departures.lost)
+    departures = Departures(TICKS, shards, sampler.departures.left, sampler.departures.lost)
     return Sampler(SCHEMA, SPEC, 1, sampler.sampled_total, departures=departures)
 
 
@@ -112,22 +112,37 @@ def test_what_a_killed_trainer_had_taken_is_counted_and_told(caplog: pytest.LogC
 
 def test_what_left_a_queue_is_known_once_all_shards_were_heard() -> None:
     shards = {0: Queue("a", 8, 10 * TICKS), 1: Queue("b", 1, 6 * TICKS)}
-    sampler = Sampler(SCHEMA, SPEC, seed=1, departures=Departures(TICKS, 3 * TICKS, 100))
+    sampler = Sampler(SCHEMA, SPEC, seed=1, departures=Departures(TICKS, 2, 3 * TICKS, 100))
     sampler.shards_listed({0: "a", 1: ""})
     for turn in range(20):
         for index, ask in sampler.asks(float(turn), 0):
             sampler.replied(index, *shards[index].answer(ask))
         sampler.next_batch()
     assert sampler.sampled_total == 8 * TICKS, "it learns from what there is"
-    assert (sampler.departures.lost, sampler.departures.left) == (100, None)
+    assert (sampler.departures.lost, sampler.departures.left) == (100, (3 + 8) * TICKS)
     listen(sampler, shards, 60.0)
     assert sampler.departures.lost == 100 + (2 + 5) - 3
     assert sampler.departures.left == (2 + 5 + 8) * TICKS
 
 
+def test_a_trainer_that_ended_before_it_had_heard_all_shards_leaves_what_was_lost_to_the_next() -> None:
+    """The first checkpoint may well be written before both shards have answered."""
+    shards = {0: Queue("a", 8, 10 * TICKS), 1: Queue("b", 4, 4 * TICKS)}
+    first = Sampler(SCHEMA, SPEC, seed=1, departures=Departures(TICKS, 2))
+    listen(first, {0: shards[0]}, 0.0)  # the broker lists the second later
+    assert (first.departures.lost, first.departures.left) == (0, 0)
+    assert consume(first, {0: shards[0]}, 1.0) == 2
+    assert (first.departures.lost, first.departures.left) == (0, 8 * TICKS), "one shard was taken for all"
+    saved = gone_on(first)
+    shards[1].sessions -= 4  # went to the first, and with it
+    listen(saved, shards, 60.0)
+    assert saved.departures.lost == 2 + 4
+    assert saved.departures.left == (10 + 4) * TICKS
+
+
 def test_where_a_checkpoint_does_not_say_what_had_left_the_queue_nothing_is_counted() -> None:
     shards = {0: Queue("a", 2, 10 * TICKS)}
-    sampler = Sampler(SCHEMA, SPEC, 1, 5 * TICKS, departures=Departures(TICKS, None))
+    sampler = Sampler(SCHEMA, SPEC, 1, 5 * TICKS, departures=Departures(TICKS, 1, None))
     listen(sampler, shards, 0.0)
     assert (sampler.departures.lost, sampler.departures.left) == (0, 8 * TICKS)
 
@@ -141,7 +156,7 @@ def test_what_was_too_old_had_left_the_queue_and_is_not_lost_with_the_next_train
     sampler.replied(0, msgspec.structs.replace(stale, stale=3), [])
     assert consume(sampler, {0: shard}, 1.0) == 1
     assert sampler.departures.left == 7 * TICKS
-    last = gone_on(sampler)
+    last = gone_on(sampler, 1)
     listen(last, {0: shard}, 60.0)
     assert last.departures.lost == 3, "those that the trainer held when it ended"
 
