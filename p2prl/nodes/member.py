@@ -345,7 +345,8 @@ class Member:
             where = f"{self.config.host} port {self.config.base_port}"
             text = f"no answer from {where} for {silent_s:.0f} s; dialling again at least each 5 s"
             self.reporter.log("warning", "member", text)
-        found = self.lookout.look(silent_s, (self.config.host, self.config.base_port), now)
+        run_id = self.welcome.run.run_id if self.welcome else ""
+        found = self.lookout.look(silent_s, (self.config.host, self.config.base_port), run_id, now)
         if found is not None:
             self._redial(found)
         wait_s = self.config.wait_s

@@ -20,9 +20,11 @@ _PAUSE_S = 1.0
 
 
 def look(
-    search: Search, server_key: str, places: Iterable[Place], browser: Browser
+    search: Search, server_key: str, places: Iterable[Place], browser: Browser, run_id: str = ""
 ) -> tuple[Located | None, str]:
     """Ask once everywhere; the host with this key, or None and why nobody answered.
+
+    A machine may host several runs under one key: the one that hosts this run, if any does, else the first.
 
     What a card says is not proved, and neither is a refusal: anybody can send one. The connection that is made next is
     to this key or to nobody.
@@ -37,7 +39,7 @@ def look(
         if host.fingerprint == name
         for address in host.addresses
     ]
-    troubles = []
+    troubles, other = [], None
     for address, base_port in dict.fromkeys([*announced, *places]):
         if search.stop.is_set():
             break
@@ -46,8 +48,14 @@ def look(
         except P2prlError as error:
             card, trouble = None, str(error)
         if card is not None and card.server_key == server_key:
-            return Located(card, address, base_port), ""
+            located = Located(card, address, base_port)
+            if run_id in ("", card.run_id):
+                return located, ""
+            other = other or located
+            continue
         troubles.append(trouble or f"{address} port {base_port} is another host")
+    if other is not None:
+        return other, ""
     return None, "; ".join(troubles) or browser.problem or "nobody announces this host (mDNS)"
 
 
@@ -62,15 +70,21 @@ class Relocator:
 
     Args:
         places: where to look first.
+        run_id: which run it hosts; empty if that is not known.
     """
 
     def __init__(
-        self, server_key: str, node_key: str, places: Sequence[Place], interfaces: Sequence[str]
+        self,
+        server_key: str,
+        node_key: str,
+        places: Sequence[Place],
+        interfaces: Sequence[str],
+        run_id: str = "",
     ) -> None:
         self._stop = threading.Event()
         self._found: deque[Located] = deque(maxlen=1)  # only the newest counts
         search = Search(target=None, wait_s=None, node_key=node_key, stop=self._stop)
-        work = (search, server_key, tuple(places), tuple(interfaces))
+        work = (search, server_key, tuple(places), tuple(interfaces), run_id)
         self._thread = threading.Thread(target=self._work, args=work, name="relocator", daemon=True)
         self._thread.start()
 
@@ -90,14 +104,20 @@ class Relocator:
         self._thread.join(timeout_s)
 
     def _work(
-        self, search: Search, server_key: str, places: Sequence[Place], interfaces: Sequence[str]
+        self,
+        search: Search,
+        server_key: str,
+        places: Sequence[Place],
+        interfaces: Sequence[str],
+        run_id: str,
     ) -> None:
         from p2prl.net.discovery import Browser  # with it come zeroconf and asyncio, for a search alone
 
         browser = Browser(interfaces)
         try:
             while not self._stop.is_set():
-                located, _trouble = look(search, server_key, [*places, *places_of(server_key)], browser)
+                everywhere = [*places, *places_of(server_key)]
+                located, _trouble = look(search, server_key, everywhere, browser, run_id)
                 if located is not None:
                     self._found.append(located)
                 self._stop.wait(_PAUSE_S)

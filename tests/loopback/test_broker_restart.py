@@ -62,6 +62,33 @@ def test_a_member_of_a_killed_host_plays_for_the_next_run_on_the_same_host(tmp_p
     assert "the host began another run" in joiner.stderr
 
 
+def test_a_member_of_a_killed_host_waits_for_it_though_a_second_one_of_the_same_teacher_is_there(
+    tmp_path: Path,
+) -> None:
+    """A machine's hosts have one key, and the second would do for the search."""
+    beside = ("--results", str(tmp_path / "beside"))
+    with (
+        kit.host(tmp_path, "chain", *beside, "--players", "0", port=kit.BASE_PORT + 100) as other,
+        kit.host(tmp_path, "chain", "--players", "0") as first,
+    ):
+        other.wait_for("started")
+        old = first.wait_for("started")
+        with kit.join(tmp_path) as joiner:
+            first.wait_for("progress", lambda e: e["steps"] > 500)
+            children = first.children()
+            first.kill()
+            wait_until(lambda: not any(child.is_running() for child in children), 10)
+            joiner.wait_for_line("hosts another run")
+            with kit.host(tmp_path, "--resume", "--players", "0") as again:
+                again.wait_for("started")
+                joiner.wait_for("joined", lambda e: e["run_id"] == old["run_id"] and e["term"] > 1)
+                again.wait_for("progress", lambda e: e["steps"] > 1000)
+                assert again.end() == 0
+            assert joiner.wait() == 0
+        assert {event["run_id"] for event in joiner.of("joined")} == {old["run_id"]}
+        assert other.end() == 0
+
+
 def test_what_the_owner_was_answered_holds_though_the_broker_is_killed_at_once(tmp_path: Path) -> None:
     """By hand: until the owner's command had ended, the broker would have written its file by itself."""
     with house(tmp_path, "--code", CODE) as place:
