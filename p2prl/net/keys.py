@@ -207,7 +207,8 @@ def run_lock(folder: Path) -> FolderLock:
     """
     return FolderLock(
         folder / "run.lock",
-        f"the run in {folder} is already hosted ({{holder}}); stop that host first, or start another run",
+        f"the run in {folder} is already hosted ({{holder}}); stop that host first, start another run, "
+        "or name the folder of one to go on with: --resume --results FOLDER",
     )
 
 
