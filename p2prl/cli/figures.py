@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 
 from rich.cells import cell_len
@@ -103,8 +102,8 @@ def with_reason(line: Text, reason: str, width: int) -> list[Text]:
     beside = line.copy().append(f"   {reason}")
     if beside.cell_len <= width:
         return [beside]
-    parts = textwrap.wrap(reason, max(20, width - LABEL_WIDTH), break_on_hyphens=False)
-    return [line, *(figure("", Text(part)) for part in parts)]
+    parts = broken(Text(reason), max(20, width - LABEL_WIDTH))
+    return [line, *(figure("", part) for part in parts)]
 
 
 def books_line(books: Books) -> Text:

@@ -8,6 +8,7 @@ import unicodedata
 from dataclasses import replace
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.text import Text
 
@@ -281,6 +282,15 @@ def test_what_is_to_be_typed_is_never_cut(width: int) -> None:
 )
 def test_a_word_that_is_broken_fits_by_cells(text: str, width: int, pieces: list[str]) -> None:
     assert [piece.plain for piece in broken(Text(text), width)] == pieces
+
+
+def test_a_warning_and_a_reason_in_wide_letters_are_whole() -> None:
+    told, why = "教室の計算機は動きません" * 3, "環境が見つかりません" * 3
+    reply = samples.status(warnings=[told], trainer_state="failed", trainer_reason=why)
+    lines = drawn(view.run_view(reply, "p2prl join attic", 40, 40), 40)
+    assert told in "".join(line[2:] for line in lines)
+    assert why in "".join("".join(lines).split())
+    assert max(map(cell_len, lines)) <= 40
 
 
 @pytest.mark.parametrize(("width", "height"), [(29, 23), (37, 23), (42, 24)])
