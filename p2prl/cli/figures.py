@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 
+from rich.cells import cell_len
 from rich.text import Text
 
 from p2prl.cli.lines import books_parts, reasons
@@ -73,7 +73,7 @@ def broken(line: Text, width: int, gaps: Sequence[str] = _GAPS) -> list[Text]:
     if line.cell_len <= width:
         return [line]
     if not gaps:
-        return list(line.divide(range(width, len(line), width)))
+        return list(line.divide(_cuts(line.plain, width)))
     pieces: list[Text] = []
     for part in line.split(gaps[0]):
         if pieces and pieces[-1].cell_len + len(gaps[0]) + part.cell_len <= width:
@@ -83,6 +83,18 @@ def broken(line: Text, width: int, gaps: Sequence[str] = _GAPS) -> list[Text]:
     return pieces
 
 
+def _cuts(text: str, width: int) -> list[int]:
+    """Before which characters a text is cut, so that each piece fits; a character may take two cells, or none."""
+    cuts, filled = [], 0
+    for index, character in enumerate(text):
+        cells = cell_len(character)
+        if filled + cells > width and filled:
+            cuts.append(index)
+            filled = 0
+        filled += cells
+    return cuts
+
+
 def with_reason(line: Text, reason: str, width: int) -> list[Text]:
     """A figure and why it is so, whole: beside it where that fits, else below it, between words."""
     if not reason:
@@ -90,8 +102,8 @@ def with_reason(line: Text, reason: str, width: int) -> list[Text]:
     beside = line.copy().append(f"   {reason}")
     if beside.cell_len <= width:
         return [beside]
-    parts = textwrap.wrap(reason, max(20, width - LABEL_WIDTH), break_on_hyphens=False)
-    return [line, *(figure("", Text(part)) for part in parts)]
+    parts = broken(Text(reason), max(20, width - LABEL_WIDTH))
+    return [line, *(figure("", part) for part in parts)]
 
 
 def books_line(books: Books) -> Text:

@@ -100,8 +100,9 @@ def invite(
 
 def _write(file: Path, text: str) -> None:
     from p2prl.net.keys import write_private
+    from p2prl.nodes.files import write_where_named
 
     try:
-        write_private(file, text.encode() + b"\n")
+        write_where_named(file, text.encode() + b"\n", write_private)
     except OSError as error:
         raise UsageError(f"--out {file} cannot be written: {error.strerror}") from error

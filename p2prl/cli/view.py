@@ -5,7 +5,6 @@ All text that came from another machine goes through `safe` and into `Text`, nev
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -162,9 +161,9 @@ def _warnings(status: StatusReply, table: NodeTable, width: int, most: int | Non
     ]
     told = dict.fromkeys([*([waiting] if waiting else []), *trainer, *others, *stalled, *table.below()])
     wrapped = [
-        ("  " if index else "! ") + line
+        ("  " if index else "! ") + line.plain
         for text in told
-        for index, line in enumerate(textwrap.wrap(safe(text), max(20, width - 2), break_on_hyphens=False))
+        for index, line in enumerate(broken(Text(safe(text)), max(20, width - 2)))
     ]
     if most is not None and len(wrapped) > most:
         wrapped = [*wrapped[: most - 1], "  … and more: p2prl status"]

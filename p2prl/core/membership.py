@@ -36,7 +36,7 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     ("gone", "hello"): "starting",
 }
 
-#: A first step may take this long: nothing is known of the environment's pace before.
+#: Loading, and then a first step, may each take this long: nothing is known of the machine and the environment before.
 FIRST_STEP_S = 120.0
 #: Without a step for so long a member is stalled, unless its steps are known to take longer.
 STALL_AFTER_S = 10.0
@@ -52,8 +52,9 @@ class Member:
         key: its CURVE public key; its identity.
         seats: the players' ranks and seeds; empty once it is gone.
         heard: when it last said anything.
-        progressed: when its steps last grew, a player began, or it changed to a state other than stalled.
+        progressed: when its steps last grew, a player began or had loaded, or it changed to a state other than stalled.
         first_step: one of its players is in its first step.
+        loading: one of its players loads for the first time.
         waits: how long each of its last steps was waited for while it played.
         reason: why it is not working, for people.
         slots: environments of each of its players.
@@ -75,6 +76,7 @@ class Member:
     levels: tuple[float, float] = (0.0, 0.0)
     moved: bool = False
     first_step: bool = False
+    loading: bool = False
     waits: deque[float] = field(default_factory=lambda: deque(maxlen=_WAITS))
 
     @property
@@ -91,7 +93,7 @@ class Member:
 
     def patience_s(self, least_s: float) -> float:
         """Without a step for so long, it is stalled: a slow environment is not."""
-        least_s = max(least_s, FIRST_STEP_S) if self.first_step else least_s
+        least_s = max(least_s, FIRST_STEP_S) if self.first_step or self.loading else least_s
         return max(least_s, _PACE * max(self.waits, default=0.0))
 
     def apply(self, event: Event, now: float, reason: str = "") -> bool:
@@ -165,7 +167,14 @@ class Roster:
         return member
 
     def heartbeat(
-        self, key: str, boot_id: str, steps: int, paused: str, now: float, first_step: bool = False
+        self,
+        key: str,
+        boot_id: str,
+        steps: int,
+        paused: str,
+        now: float,
+        first_step: bool = False,
+        loading: bool = False,
     ) -> Member | None:
         """A heartbeat. None: not known, it must say Hello.
 
@@ -173,6 +182,7 @@ class Roster:
             steps: so far, also of bundles under way.
             paused: the reason if the member paused itself.
             first_step: one of its players is in its first step.
+            loading: one of its players loads for the first time.
         """
         member = self.members.get(key)
         if member is None or member.boot_id != boot_id or member.state == "gone":
@@ -188,7 +198,9 @@ class Roster:
             member.progressed = now
             member.apply("begin", now)
             member.reason = "" if member.state == "starting" else member.reason
-        member.steps, member.first_step = steps, first_step
+        elif member.loading and not loading:
+            member.progressed = now  # from here on it waits for weights, and for its first step
+        member.steps, member.first_step, member.loading = steps, first_step, loading
         return member
 
     def played(self, key: str, now: float) -> None:

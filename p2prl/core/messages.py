@@ -198,6 +198,7 @@ class PlayerReport(msgspec.Struct, frozen=True, kw_only=True):
         failures: how often one of its environments raised; the slot then began anew.
         under_way: steps so far of the bundle that it plays, if that takes it more than a second; in no books yet.
         first_step_s: how long its first step has taken so far; 0 before and after it.
+        loading_s: how long it has loaded its environment and agent so far; 0 later, and where one before it ended.
     """
 
     rank: int
@@ -209,6 +210,7 @@ class PlayerReport(msgspec.Struct, frozen=True, kw_only=True):
     failures: int = 0
     under_way: int = 0
     first_step_s: float = 0.0
+    loading_s: float = 0.0
 
 
 class ShardAddress(msgspec.Struct, frozen=True, kw_only=True):

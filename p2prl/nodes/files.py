@@ -67,6 +67,25 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = False) -> None:
         raise
 
 
+def write_where_named(path: Path, data: bytes, replace: Callable[[Path, bytes], None]) -> None:
+    """Write to what a person named: a device or a FIFO is written into and stays, as does a link to a file.
+
+    Args:
+        replace: writes a file, whole or not at all.
+
+    Raises:
+        OSError: as the file system says.
+    """
+    real = Path(
+        os.path.realpath(path)
+    )  # of a link to nothing what it names; of a pipe's it is no path at all
+    if path.is_file() or not (path.exists() or os.path.lexists(real)):
+        replace(real, data)
+        return
+    with os.fdopen(os.open(path, os.O_WRONLY | getattr(os, "O_BINARY", 0)), "wb") as file:
+        file.write(data)
+
+
 def fsync_folder(folder: Path) -> None:
     """Make a rename inside `folder` survive a power cut, where the platform can (Windows cannot open folders)."""
     if os.name != "posix":

@@ -96,7 +96,8 @@ class MemberDesk:
         paused = beat.reason if beat.state == "paused" else ""
         steps = beat.steps + sum(player.under_way for player in beat.players)
         first_step = any(player.first_step_s > 0.0 for player in beat.players)
-        member = self.roster.heartbeat(key, beat.boot_id, steps, paused, now, first_step)
+        loading = any(player.loading_s > 0.0 for player in beat.players)
+        member = self.roster.heartbeat(key, beat.boot_id, steps, paused, now, first_step, loading)
         peer = self.peers.get(key)
         if member is None or peer is None:
             return None

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 import msgspec
+import psutil
 
 from p2prl.core import messages as m
 from p2prl.core.bounds import line
@@ -47,17 +48,23 @@ def own_host() -> Located | None:
 
 
 class Noted(msgspec.Struct):
-    """A host as it noted itself: its process, and the name of its run."""
+    """A host as it noted itself: its process, the name of its run, and when its process started.
+
+    Attributes:
+        started: seconds since the epoch, as psutil says; an id alone may be another process' by now.
+    """
 
     pid: int
     run: str
+    started: float = 0.0
 
 
 def note_base(base: int, run: str) -> None:
     """This process' host, of this state folder, listens from `base` on: the owner's commands need not be told."""
     try:
         _ports().mkdir(mode=0o700, parents=True, exist_ok=True)
-        (_ports() / str(base)).write_bytes(msgspec.json.encode(Noted(os.getpid(), run)))
+        noted = Noted(os.getpid(), run, psutil.Process().create_time())
+        (_ports() / str(base)).write_bytes(msgspec.json.encode(noted))
     except OSError as error:
         log.warning(
             "%s cannot be written (%s): name this host's port to the owner's commands", _ports(), error

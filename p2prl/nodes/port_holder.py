@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 import psutil
@@ -13,6 +14,12 @@ from p2prl.nodes.locate import Search, ask_card
 from p2prl.nodes.own_host import LOCAL, Noted, is_own, noted_hosts
 
 _NAME_CHARS = 60
+#: What p2prl runs as: a program of that name in any folder, or a module; and Python's options that a value follows.
+_PROGRAM = re.compile(r"(.*[/\\])?p2prl(-script\.pyw?|\.exe)?", re.IGNORECASE | re.DOTALL)
+_MODULES = (["p2prl"], ["p2prl.__main__"], ["p2prl.cli"], ["p2prl.cli.main"])
+_WITH_VALUE = ("-X", "-W")
+#: A process' start is told alike each time, but for what the system's clock was set by.
+_SAME_START_S = 2.0
 
 
 def holder(ports: Sequence[int], base: int) -> str:
@@ -46,7 +53,7 @@ def _program(process: psutil.Process) -> str:
     """A host by its run: what listens is one of its children."""
     by_pid = {noted.pid: noted for noted in noted_hosts().values()}
     for one in _with_parents(process):
-        if one.pid in by_pid:
+        if one.pid in by_pid and _is_noted(one, by_pid[one.pid]):
             return _named(by_pid[one.pid])
         if _is_host(one):  # of another state folder
             return f"`p2prl host` (process {one.pid})"
@@ -54,6 +61,15 @@ def _program(process: psutil.Process) -> str:
         return f"{line(process.name(), _NAME_CHARS)} (process {process.pid})"
     except psutil.Error:
         return f"process {process.pid}"
+
+
+def _is_noted(process: psutil.Process, noted: Noted) -> bool:
+    """False for another process that got the same id later: a host that was killed has left its note."""
+    try:
+        started: float = process.create_time()
+    except psutil.Error:
+        return False
+    return abs(started - noted.started) <= _SAME_START_S
 
 
 def _with_parents(process: psutil.Process) -> Iterator[psutil.Process]:
@@ -70,13 +86,38 @@ def _is_host(process: psutil.Process) -> bool:
         words = process.cmdline()
     except psutil.Error:
         return False
-    return "host" in words and any("p2prl" in word for word in words[: words.index("host")])
+    return command(words) == "host"
+
+
+def command(words: Sequence[str]) -> str:
+    """Which command of p2prl a process was started with; empty if it is another program.
+
+    Args:
+        words: its command line: p2prl and its arguments, or Python, its options, p2prl and its arguments.
+    """
+    for index, word in enumerate(words):
+        if word == "-m":
+            return _first(words[index + 2 :]) if words[index + 1 : index + 2] in _MODULES else ""
+        if _PROGRAM.fullmatch(word):
+            return _first(words[index + 1 :])
+        if index and not word.startswith("-") and words[index - 1] not in _WITH_VALUE:
+            return ""  # what Python runs
+    return ""
+
+
+def _first(arguments: Sequence[str]) -> str:
+    return next((word for word in arguments if not word.startswith("-")), "")
 
 
 def _host_that_starts(base: int) -> str:
     """It has claimed its ports (claim.py), and does not listen yet."""
     noted = noted_hosts().get(base)
-    return _named(noted) if noted is not None and psutil.pid_exists(noted.pid) else "another `p2prl host`"
+    try:
+        if noted is not None and _is_noted(psutil.Process(noted.pid), noted):
+            return _named(noted)
+    except psutil.NoSuchProcess:  # it was killed
+        pass
+    return "another `p2prl host`"
 
 
 def _named(noted: Noted) -> str:

@@ -76,6 +76,11 @@ class Slot:
             return 0.0
         return now - self.begun_at
 
+    def loading_s(self, now: float) -> float:
+        """How long the seat's first player has loaded so far; 0 later, and if something worse is told."""
+        loads = self.starts == 1 and not self.ready and self.reason == LOADING
+        return now - self.started_at if loads else 0.0
+
     def report(self, now: float) -> m.PlayerReport:
         """For the heartbeat."""
         steps = self.steps + self.under_way
@@ -90,6 +95,7 @@ class Slot:
             failures=self.failures,
             under_way=self.under_way,
             first_step_s=first_s,
+            loading_s=self.loading_s(now),
         )
 
 

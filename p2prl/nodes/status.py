@@ -175,7 +175,10 @@ def node_rows(view: StatusView) -> list[m.NodeStatus]:
     for key, ledger in broker.saved.ledgers.items():
         if key not in known and ledger.total().produced:
             row = _gone_row(
-                broker.saved.names.get(key, "?"), key, ledger, "not back since the host started again"
+                broker.saved.names.get(key, "?"),
+                key,
+                ledger,
+                "not back since the host, or its broker, started again",
             )
             rows.append(msgspec.structs.replace(row, before=True))
     if broker.saved.others_count:

@@ -56,6 +56,8 @@ def parsed(words: Sequence[str]) -> Options:
         parser.exit()
     if found.json is not None and not found.json.absolute().parent.is_dir():
         parser.error(f"--json {found.json}: there is no folder {found.json.parent}")
+    if found.json is not None and found.json.exists() and not found.json.is_file():
+        parser.error(f"--json {found.json} is no file, and it is replaced after each part: name a file")
     return Options(parts, found.json, found.quick, found.setup)
 
 

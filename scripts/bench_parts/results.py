@@ -22,6 +22,7 @@ _LEAST_WIDTH = 60
 def write(path: Path, rows: Sequence[Row]) -> None:
     """One JSON array, a row a line; whole or not at all."""
     lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+    path = path.resolve()  # a link to the file stays one
     part = path.with_name(f".{path.name}.part")
     part.write_text(f"[\n{lines}\n]\n", encoding="utf-8", newline="\n")
     part.replace(path)

@@ -36,6 +36,8 @@ def main() -> int:
         "--check", action="store_true", help="with --render: write nothing, fail if it is stale"
     )
     options = parser.parse_args()
+    if options.out.exists() and not options.out.is_file():
+        parser.error(f"--out {options.out} is no file, and it is read and replaced: name a file")
     try:
         rows = chosen(options.names, options.short)
     except ValueError as error:

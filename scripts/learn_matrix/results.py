@@ -64,6 +64,7 @@ def put(path: Path, row: Result) -> list[Result]:
     rows += named.values()
     lines = ",\n".join(json.dumps(one, ensure_ascii=False) for one in rows)
     path.parent.mkdir(parents=True, exist_ok=True)
+    path = path.resolve()  # a link to the file stays one
     part = path.with_name(f".{path.name}.part")
     part.write_text(f"[\n{lines}\n]\n", encoding="utf-8", newline="\n")
     part.replace(path)

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from p2prl.core import messages as m
-from p2prl.net.keys import new_key_pair
+from p2prl.net.keys import KeyPair, new_key_pair
 from p2prl.net.loop import Loop
 from p2prl.net.sockets import Network, Socket
 from p2prl.nodes import broker_file
@@ -95,8 +95,8 @@ def test_weights_go_on_after_the_broker_took_none_for_a_while(tmp_path: Path) ->
 
 
 @contextmanager
-def broker_of(folder: Path, max_members: int, ladder: int = 1) -> Iterator[int]:
-    """A real broker on loopback; gives its base port."""
+def broker_of(folder: Path, max_members: int, ladder: int = 1, shard: KeyPair | None = None) -> Iterator[int]:
+    """A real broker on loopback; gives its base port. `shard` is the key of the run's shards."""
     base, ready, loops = kit.free_base(0), threading.Event(), []
     experiment = with_agent(find_experiment("chain"), IDLE[1])
     prepared = prepare(experiment, folder / "results", False)
@@ -105,7 +105,12 @@ def broker_of(folder: Path, max_members: int, ladder: int = 1) -> Iterator[int]:
         run_name="run",
         host_name="alone",
         keys=new_key_pair(),
-        staff=Staff(*(new_key_pair().public for _ in range(4))),
+        staff=Staff(
+            owner=new_key_pair().public,
+            trainer=new_key_pair().public,
+            shard=(shard or new_key_pair()).public,
+            member=new_key_pair().public,
+        ),
         base_port=base,
         bind=["127.0.0.1"],
         shards=0,
@@ -166,6 +171,34 @@ def test_a_node_that_gave_something_keeps_its_row(tmp_path: Path) -> None:
         total = peer.status().bundles
         assert (total.produced, total.stored, total.pending) == (3, 2, 0)
         assert total.dropped_reasons == {"member left": 1}
+
+
+def test_episodes_that_a_shard_counted_and_does_not_list_count(tmp_path: Path) -> None:
+    """It lists the last hundreds: the run's means need no more."""
+    shard = new_key_pair()
+    with (
+        broker_of(tmp_path, max_members=5, shard=shard) as base,
+        kit.Peer(base) as node,
+        kit.Peer(base, keys=shard) as peer,
+    ):
+        node.ask(_hello("node"), m.Welcome)
+        listed = [(2.0, 3, 0.5)] * 100 + [(1.0, 3, 0.0)] * 100
+        verdicts = [m.Verdict(seq=1, status="stored")]
+        for ended in (250, 10_000):
+            peer.say(
+                m.ShardReceipts(
+                    shard=0,
+                    node=node.keys.public,
+                    boot_id="b",
+                    verdicts=verdicts,
+                    episodes=listed,
+                    ended=ended,
+                )
+            )
+            node.hear()
+        status = node.status()
+        assert status.episodes == 10_250
+        assert (status.return_mean, status.nodes[0].return_mean) == (1.0, 1.0)
 
 
 def test_hellos_do_not_each_write_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

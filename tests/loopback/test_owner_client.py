@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -384,6 +386,13 @@ def test_a_token_holds_all_that_a_joiner_needs(
         assert "is there already, and may hold a token that is still valid" in capsys.readouterr().err
         assert file.read_text() == before
         assert cli.main(["invite", own.target, "--out", str(tmp_path / "no" / "folder")]) == 2
+        if sys.platform != "win32":
+            os.mkfifo(tmp_path / "fifo")
+            reader = os.open(tmp_path / "fifo", os.O_RDONLY | os.O_NONBLOCK)
+            assert cli.main(["invite", own.target, "--out", str(tmp_path / "fifo")]) == 0
+            assert parse_token(os.read(reader, 10_000).decode()).base_port == own.base
+            os.close(reader)
+            assert (tmp_path / "fifo").is_fifo(), "what was there and is no file stays"
     token = parse_token(printed.out)
     assert printed.out.count("\n") == 1, "nothing but the token, for a script to take"
     assert (token.addresses, token.base_port) == (("192.0.2.20", "2001:db8::20"), own.base)

@@ -79,6 +79,12 @@ def test_a_node_of_before_a_resume_is_told_as_such_until_it_is_back(tmp_path: Pa
         second.wait_for("progress")
         [row] = kit.status(tmp_path)["nodes"]
         assert (row["name"], row["state"], row["before"]) == ("joiner", "gone", True)
+        assert row["reason"] == "not back since the host, or its broker, started again"
+        [broker] = second.children("broker")
+        broker.kill()  # now it is its broker alone that started again
+        wait_until(lambda: second.children("broker") not in ([], [broker]), 20, "another broker")
+        again = wait_until(lambda: kit.status(tmp_path)["nodes"], 20, "the new broker tells")
+        assert again[0]["reason"] == row["reason"]
         with kit.join(tmp_path):
             wait_until(lambda: kit.status(tmp_path)["nodes"][0]["state"] == "working")
             [row] = kit.status(tmp_path)["nodes"]

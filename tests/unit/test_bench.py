@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bench_parts import (
+    arguments,
     bare_torch,
     codec,
     judge,
@@ -203,6 +204,29 @@ def test_the_file_holds_one_row_a_case(tmp_path: Path) -> None:
     results.write(tmp_path / "out.json", rows)
     assert json.loads((tmp_path / "out.json").read_text(encoding="utf-8")) == rows
     assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Windows lets few people make links")
+def test_a_link_to_the_file_of_rows_stays_one(tmp_path: Path) -> None:
+    link, file = tmp_path / "link.json", tmp_path / "rows.json"
+    link.symlink_to(file)
+    rows = [row(ours=[1.0])]
+    results.write(link, rows)
+    assert link.is_symlink()
+    assert json.loads(file.read_text(encoding="utf-8")) == rows
+
+
+@pytest.mark.skipif(os.name != "posix", reason="no FIFO")
+def test_what_is_no_file_is_not_replaced_by_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    with pytest.raises(SystemExit) as caught:
+        arguments.parsed(["--json", str(path), "codec"])
+    assert caught.value.code == 2
+    assert (
+        f"--json {path} is no file, and it is replaced after each part: name a file"
+        in capsys.readouterr().err
+    )
 
 
 def test_the_table_of_the_page_is_made_of_the_rows(tmp_path: Path) -> None:

@@ -8,9 +8,12 @@ import unicodedata
 from dataclasses import replace
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console, RenderableType
+from rich.text import Text
 
 from p2prl.cli import view
+from p2prl.cli.figures import broken
 from p2prl.cli.joincode import code_text, join_hint
 from p2prl.cli.lines import member_line
 from p2prl.cli.output import safe
@@ -265,6 +268,29 @@ def test_what_is_to_be_typed_is_never_cut(width: int) -> None:
         joined = replace(samples.JOINED, address=address, base_port=47900)
         title = drawn(view.member_view(samples.member(), joined, width), width)
         assert f"{address}:47900" in "".join(title[: title.index("")])
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "pieces"),
+    [
+        ("abcdef", 4, ["abcd", "ef"]),
+        ("教室の計算機", 4, ["教室", "の計", "算機"]),
+        ("a教室の計", 4, ["a教", "室の", "計"]),  # one cell stays free
+        ("教室", 1, ["教", "室"]),  # there is no less
+        ("ne\u0301ne\u0301", 2, ["ne\u0301", "ne\u0301"]),  # an accent takes no cell
+    ],
+)
+def test_a_word_that_is_broken_fits_by_cells(text: str, width: int, pieces: list[str]) -> None:
+    assert [piece.plain for piece in broken(Text(text), width)] == pieces
+
+
+def test_a_warning_and_a_reason_in_wide_letters_are_whole() -> None:
+    told, why = "教室の計算機は動きません" * 3, "環境が見つかりません" * 3
+    reply = samples.status(warnings=[told], trainer_state="failed", trainer_reason=why)
+    lines = drawn(view.run_view(reply, "p2prl join attic", 40, 40), 40)
+    assert told in "".join(line[2:] for line in lines)
+    assert why in "".join("".join(lines).split())
+    assert max(map(cell_len, lines)) <= 40
 
 
 @pytest.mark.parametrize(("width", "height"), [(29, 23), (37, 23), (42, 24)])

@@ -18,6 +18,7 @@ from p2prl.nodes.broker_file import Saved
 from p2prl.nodes.member_desk import MemberDesk
 from p2prl.nodes.recorder import Recorder
 from p2prl.nodes.shard_desk import ShardDesk
+from p2prl.nodes.slot import WAITS, Slot
 from p2prl.nodes.status import bounded_status
 from p2prl.nodes.wiring import MAX_MEMBERS
 from p2prl.wire import frames
@@ -261,6 +262,45 @@ def test_steps_of_a_bundle_under_way_are_progress() -> None:
     assert member.state == "working"
     desk.ticked(59.0 + roster.stall_after_s)
     assert member.state == "stalled"
+
+
+def test_a_member_that_loads_for_the_first_time_is_not_stalled_for_two_minutes() -> None:
+    desk = MemberDesk(Roster(stall_after_s=10), Saved(), 10)
+    hello = m.Hello(protocol=m.PROTOCOL, version="0", role="member", name="pc", boot_id="b", players=1)
+    member = desk.hello(KEY, hello, 1, b"r", "a", 0.0)
+
+    def beat(second: float, reason: str, loading_s: float) -> None:
+        report = m.PlayerReport(rank=0, state="starting", reason=reason, loading_s=loading_s)
+        said = m.Heartbeat(boot_id="b", state="starting", reason=reason, players=[report])
+        desk.heartbeat(KEY, said, b"r", "a", 0, second)
+        desk.ticked(second)
+
+    for second in range(1, 100):
+        beat(second, "loading", float(second))
+        assert (member.state, member.reason) == ("starting", "loading")
+    for second in range(100, 110):  # it has loaded, and there are no weights
+        beat(second, "waiting for the first weights", 0.0)
+        assert member.state == "starting"
+    beat(110.0, "waiting for the first weights", 0.0)
+    assert member.state == "stalled"
+
+
+def test_a_load_that_never_ends_is_told() -> None:
+    roster = Roster(stall_after_s=10)
+    member = roster.hello("k", "pc", "b", 1, [], 0.0)
+    for second in range(1, 121):
+        roster.heartbeat("k", "b", 0, "", float(second), loading=True)
+        roster.ticked(float(second))
+        assert member.state == ("stalled" if second == 120 else "starting")
+
+
+def test_a_seats_first_player_tells_how_long_it_loads() -> None:
+    slot = Slot(m.Seat(rank=0, seed=1), starts=1, started_at=3.0)
+    assert slot.report(63.0).loading_s == 60.0
+    slot.ready, slot.reason = True, WAITS
+    assert slot.report(64.0).loading_s == 0.0
+    again = Slot(m.Seat(rank=0, seed=1), starts=2, started_at=3.0)
+    assert again.report(63.0).loading_s == 0.0, "it may end each time"
 
 
 def test_a_member_in_its_first_step_says_so_and_is_not_stalled() -> None:

@@ -263,6 +263,21 @@ def test_a_stale_page_is_seen(tmp_path: Path) -> None:
     assert subprocess.run([*command, "--check"], env=environment, check=False).returncode == 0
 
 
+@pytest.mark.skipif(os.name != "posix", reason="no FIFO, and few people may make links")
+def test_what_is_no_file_is_not_replaced_and_a_link_stays_one(tmp_path: Path) -> None:
+    fifo, link = tmp_path / "fifo", tmp_path / "link.json"
+    os.mkfifo(fifo)
+    command = [sys.executable, "-m", "learn_matrix", "--out", str(fifo), "--list"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "scripts")])}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"--out {fifo} is no file, and it is read and replaced: name a file" in done.stderr
+    link.symlink_to(tmp_path / "results.json")
+    rows = results.put(link, {**judged(Bar(), runs(1000, 2000, 3000)), **judge.circumstances()})
+    assert link.is_symlink()
+    assert results.load(tmp_path / "results.json") == rows
+
+
 # --- pictures
 
 

@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
 from p2prl.errors import P2prlError
 from p2prl.nodes.claim import claim_block, free, moved
-from p2prl.nodes.own_host import drop_base, note_base, noted_bases, noted_hosts
-from p2prl.nodes.port_holder import holder
+from p2prl.nodes.own_host import Noted, drop_base, note_base, noted_bases, noted_hosts
+from p2prl.nodes.port_holder import command, holder
 from tests.kit import free_base
 
 _LISTEN = """
@@ -29,8 +30,8 @@ sys.stdin.read()
 
 @contextmanager
 def listening(port: int, *words: str) -> Iterator[int]:
-    """A program that listens, as `python -c PROGRAM *words PORT`; gives its process id."""
-    command = [sys.executable, "-c", _LISTEN, *words, str(port)]
+    """A program that listens, as `python *words PORT`; gives its process id."""
+    command = [sys.executable, *(words or ("-c", _LISTEN)), str(port)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
         assert program.stdout is not None
         assert program.stdout.readline() == "up\n"
@@ -70,10 +71,55 @@ def test_a_host_that_moves_to_the_next_block_says_because_of_whom() -> None:
             claim.release()
 
 
-def test_a_host_of_another_state_folder_is_known_by_its_command() -> None:
+def test_a_host_of_another_state_folder_is_known_by_its_command(tmp_path: Path) -> None:
     base = free_base()
-    with listening(base, "p2prl", "host") as pid:
+    program = tmp_path / "p2prl"
+    program.write_text(_LISTEN)
+    with listening(base, str(program), "host") as pid:
         assert holder([base], base) == f"`p2prl host` (process {pid})"
+
+
+def test_a_program_that_has_p2prl_and_host_among_its_words_is_none(tmp_path: Path) -> None:
+    base = free_base()
+    program = tmp_path / "p2prl-notes" / "serve.py"
+    program.parent.mkdir()
+    program.write_text(_LISTEN)
+    with listening(base, str(program), "--bind", "host") as pid:
+        assert holder([base], base) == f"{psutil.Process(pid).name()} (process {pid})"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("p2prl host chain", "host"),
+        ("p2prl -v host", "host"),
+        ("/usr/bin/python3 -X dev -W error -u /home/a/.venv/bin/p2prl host --port 5000", "host"),
+        (r"C:\py\python.exe C:\py\Scripts\p2prl.exe host", "host"),
+        ("python3 -m p2prl host", "host"),
+        ("python3 -m p2prl.cli.main host", "host"),
+        ("p2prl join host", "join"),
+        ("python3 -m http.server --bind p2prl host", ""),
+        ("python3 /srv/p2prl-notes/serve.py --bind host", ""),
+        ("python3 /srv/p2prl/serve.py p2prl host", ""),
+        ("python3 -c pass p2prl host", ""),
+        ("python3 -m", ""),
+        ("", ""),
+    ],
+)
+def test_which_command_of_p2prl_a_process_was_started_with(words: str, told: str) -> None:
+    assert command(words.split()) == told
+
+
+def test_a_process_that_has_a_killed_hosts_id_is_not_named_by_its_run() -> None:
+    base = free_base()
+    with listening(base) as pid:
+        folder = Path(os.environ["P2PRL_HOME"]) / "hosting" / "ports"
+        folder.mkdir(parents=True)
+        started = psutil.Process(pid).create_time()
+        for note, named in ((started, True), (started - 60, False)):
+            (folder / str(base)).write_bytes(msgspec.json.encode(Noted(pid, "old run", note)))
+            assert ("old run" in holder([base], base)) is named
+            assert ("old run" in holder([], base)) is named
 
 
 def test_another_program_is_told_by_its_name() -> None:

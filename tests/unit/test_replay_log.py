@@ -205,6 +205,41 @@ def test_what_a_snapshot_on_the_disk_sums_up_goes_without_another_sync(
     log.close()
 
 
+def test_the_segment_that_was_open_at_the_last_sync_stays_until_the_next_one_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only its successor's snapshot says what is in it."""
+    on_disk: dict[int, int] = {}  # by inode, how much of a file would be there after a power cut
+    deleted: list[Path] = []
+    fsync, unlink = os.fsync, Path.unlink
+
+    def noted(descriptor: int) -> None:
+        fsync(descriptor)
+        found = os.fstat(descriptor)
+        on_disk[found.st_ino] = found.st_size
+
+    def checked(path: Path, missing_ok: bool = False) -> None:
+        successor = segments(tmp_path)[segments(tmp_path).index(path) + 1]
+        assert on_disk.get(successor.stat().st_ino, 0) > 0, f"{successor.name} is not on the disk"
+        deleted.append(path)
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    log = open_log(tmp_path, segment_bytes=400)
+    list(log.records())
+    log.append(1, b"first", 1)
+    log.sync()
+    [open_then] = segments(tmp_path)
+    log.append(1, bytes(400), 2)  # fills it
+    log.append(1, b"successor's", 3)
+    assert len(segments(tmp_path)) == 2
+    monkeypatch.setattr(Path, "unlink", checked)
+    log.release(2)
+    assert deleted == [open_then]
+    monkeypatch.undo()
+    log.close()
+
+
 @pytest.mark.parametrize("room", [0, 1, 8, 9, 12])
 def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path, full: FullDisk, room: int) -> None:
     log = open_log(tmp_path)
