@@ -79,6 +79,13 @@ class FrontDesk:
         self._owner_route = received.peer
         self._broker.answer(received, self.gate.news(self._broker.loop.now()))
 
+    def asked_for_status(self, received: Received) -> None:
+        """The host's own command asks twice a second: on another connection than it introduced itself on, it has to do
+        so again, for the old one is gone, and with it perhaps news of the join code."""
+        owner = self._broker.config.staff.owner
+        if received.user == owner and received.peer != self._owner_route:  # other commands leave it unread
+            self._broker.answer(received, m.HelloAgain(term=self._broker.saved.term))
+
     def refused(self, key: str, reason: str) -> None:
         """One more refusal of a key: too many, and it is kept apart."""
         text = self._list.refused(key, reason, 1, self._broker.loop.now())

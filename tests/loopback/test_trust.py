@@ -324,6 +324,24 @@ def test_a_removed_node_is_cut_at_once_and_stays_out(tmp_path: Path) -> None:
         assert place.status()["refused_frames"]["not_admitted"] >= 1
 
 
+def test_the_hosts_screen_learns_of_another_code_after_a_node_was_put_out(tmp_path: Path) -> None:
+    """Which cuts all connections to the broker, that of the host's own command too."""
+    with house(tmp_path, *_WITH_CODE) as place:
+        keys = place.admitted("spy")
+        with place.peer(0, keys=keys) as speaker:
+            assert isinstance(speaker.ask(m.StatusAsk(), m.StatusReply), m.StatusReply)
+            place.owner("remove", "spy", "--host", place.target)
+
+            def cut() -> bool:
+                speaker.offer(m.StatusAsk())
+                return speaker.hear(0.2) is None
+
+            wait_until(cut, 10, "the connections are cut")
+        fresh = json.loads(place.owner("code", place.target, "--new", "--json").stdout)["code"]
+        event = place.program.wait_for("code", lambda e: e["code"] == fresh)
+        assert event["reason"] == "asked"
+
+
 def test_orders_about_nodes_that_are_out_say_what_is_so(tmp_path: Path) -> None:
     with house(tmp_path, *_WITH_CODE) as place:
         place.admitted("spy")
