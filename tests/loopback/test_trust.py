@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from p2prl.core import messages as m
+from p2prl.net.addresses import KnownHosts
 from p2prl.net.keys import fingerprint, new_key_pair
 from p2prl.net.ports import taken_ports
 from tests import kit
@@ -322,6 +323,19 @@ def test_a_removed_node_is_cut_at_once_and_stays_out(tmp_path: Path) -> None:
         assert isinstance(answer, m.Refusal)
         assert answer.reason == "removed"
         assert place.status()["refused_frames"]["not_admitted"] >= 1
+
+
+def test_who_stops_while_it_waits_for_the_owner_needs_no_code_the_next_time(tmp_path: Path) -> None:
+    with house(tmp_path, *_WITH_CODE, "--code-uses", "1", "--approve", name="lab") as place:
+        with place.join("--code", CODE) as joiner:
+            joiner.wait_for_line("waiting until")
+            assert joiner.end() == 0
+        memory = KnownHosts(tmp_path / "home-joiner")
+        assert [(host.name, host.run_id) for host in memory.hosts()] == [("lab", "")]
+        place.owner("admit", "joiner", "--host", place.target)
+        with place.join() as again:
+            run_id = again.wait_for("joined")["run_id"]
+            assert [(host.name, host.run_id) for host in memory.hosts()] == [("lab", run_id)]
 
 
 def test_the_hosts_screen_learns_of_another_code_after_a_node_was_put_out(tmp_path: Path) -> None:
