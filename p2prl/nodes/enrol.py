@@ -65,7 +65,7 @@ class Entry:
         self._deadline = None if self.wait_s is None else time.monotonic() + self.wait_s
         card = located.card
         self._check_identity(located)
-        check_standing(card)
+        check_standing(card, self.node_key)
         pinned = self.known.find_key(card.server_key) is not None
         if card.open and not pinned:
             if self.code is not None or self.token is not None:
@@ -212,7 +212,7 @@ class Entry:
                 return None
             card, _trouble = ask_card(located.address, located.base_port, self.search)
             if card is not None and card.server_key == located.card.server_key:
-                check_standing(card)
+                check_standing(card, self.node_key)
                 standing = card.standing
         return None if self.stop.is_set() else located
 

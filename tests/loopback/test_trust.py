@@ -388,7 +388,8 @@ def test_a_member_that_is_removed_is_told_and_ends(tmp_path: Path) -> None:
             other.wait_for("progress", lambda e: e["bundles"]["stored"] > 0)
             place.owner("remove", "joiner", "--host", place.target)
             assert joiner.wait() == 4
-            assert "removed this node" in joiner.stderr
+            node = fingerprint(place.keys("joiner").public)
+            assert f"only the owner can let it in again: p2prl admit {node}" in joiner.stderr
             before = other.last()
             assert before is not None
             other.wait_for("progress", lambda e: e["bundles"]["stored"] > before["bundles"]["stored"] + 3)
