@@ -25,31 +25,27 @@ def code(
     json: Json = False,
     verbose_: Verbose = False,
 ) -> int:
-    """Show your host's join code, or make a new one."""
-    from p2prl.cli.output import write_json, write_line
+    """Show your host's join code, or make a new one: the code alone on stdout, its limits on stderr."""
+    from p2prl.cli.joincode import limits
+    from p2prl.cli.output import safe, write_json, write_line, write_log
     from p2prl.nodes.owner import open_owner
 
     with open_owner(target, wait, "p2prl code") as owner:
         news = owner.new_code() if new else owner.code()
     if json:
         write_json(code_object(news))
+    elif not news.code:
+        write_log("there is no join code now; p2prl code --new makes one")
     else:
-        write_line(code_line(news))
+        write_line(safe(news.code))
+        if told := limits(news.uses, news.ttl_s):
+            write_log(f"valid {told}")
     return 0
 
 
 def code_object(news: CodeNews) -> dict[str, Any]:
     """`p2prl code --json`."""
     return {"code": news.code, "uses": news.uses, "ttl_s": news.ttl_s}
-
-
-def code_line(news: CodeNews) -> str:
-    """The join code for people."""
-    from p2prl.cli.joincode import code_text
-
-    if not news.code:
-        return "there is no join code now; p2prl code --new makes one"
-    return code_text(news.code, news.uses, news.ttl_s).plain
 
 
 def invite(

@@ -57,10 +57,15 @@ class JoinCode:
 
 def code_text(code: str, uses: int | None, ttl_s: float | None) -> Text:
     """A join code, for how many more nodes and for how long; nothing where there is no limit."""
-    text = Text(safe(code), "bold")
-    limits = [] if uses is None else [f"for {many(uses, 'more node')}"]
-    limits += [] if ttl_s is None else [f"for {duration(ttl_s)}"]
-    return text.append("   " + ", ".join(limits), "not bold") if limits else text
+    text, told = Text(safe(code), "bold"), limits(uses, ttl_s)
+    return text.append(f"   {told}", "not bold") if told else text
+
+
+def limits(uses: int | None, ttl_s: float | None) -> str:
+    """For how many more nodes, and for how long; empty where there is no limit."""
+    told = [] if uses is None else [f"for {many(uses, 'more node')}"]
+    told += [] if ttl_s is None else [f"for {duration(ttl_s)}"]
+    return ", ".join(told)
 
 
 def warns(news: CodeNews) -> bool:

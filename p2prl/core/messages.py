@@ -623,7 +623,8 @@ class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
 
 
 class HelloAgain(Message, frozen=True, kw_only=True, tag="hello_again"):
-    """broker -> anyone whose key it does not know (it restarted): say Hello again."""
+    """broker -> anyone whose key it does not know (it restarted), or the host's command on a new connection: say Hello
+    again."""
 
     term: int
 

@@ -69,7 +69,8 @@ class Alarm:
             if self._open or now - self._said_at < _SAY_AGAIN_S:
                 return ""
             self._open, self._said_at = True, now
-            return f"the trainer is {state}: {reason}"
+            how = "has failed" if state == "failed" else f"is {state}"
+            return f"the trainer {how}: {reason}"
         if self._open and state == "training":
             self._open = False
             return "the trainer goes on"

@@ -106,10 +106,11 @@ def _base(text: str, whole: str) -> int:
 
 
 class KnownHost(msgspec.Struct, frozen=True, kw_only=True):
-    """A host that was joined once.
+    """A host that was joined once, or that proved the join code.
 
     Attributes:
         name: for people; `server_key` (Z85) is the identity.
+        run_id: empty while the host has not welcomed this node.
         addresses: where it was reached, the last one that worked first.
         seen_at: when, in seconds since the epoch.
     """
@@ -206,7 +207,7 @@ class KnownHosts:
         return gone
 
     def remember(self, host: KnownHost) -> None:
-        """Add a host, or bring it up to date; the oldest make room.
+        """Add a host, or bring it up to date, also one that had not welcomed this node yet; the oldest make room.
 
         A memory that cannot be written is only warned about.
         """
@@ -214,9 +215,8 @@ class KnownHosts:
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with FileLock(self._path.with_name(self._path.name + ".lock"), timeout=5):
-                others = [
-                    h for h in self.hosts() if (h.server_key, h.run_id) != (host.server_key, host.run_id)
-                ]
+                replaced = [(host.server_key, host.run_id), (host.server_key, "")]
+                others = [h for h in self.hosts() if (h.server_key, h.run_id) not in replaced]
                 kept = [host, *others][:MAX_KNOWN_HOSTS]
                 write_private(self._path, msgspec.json.encode(_KnownFile(kept)))
         except (OSError, Timeout) as error:

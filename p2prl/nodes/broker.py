@@ -392,6 +392,7 @@ class Broker:
 
     def _status_ask(self, received: Received, ask: m.StatusAsk) -> None:
         self.answer(received, bounded_status(build_status(self._view()), frames.MAX_FROM_BROKER_BYTES))
+        self.front.asked_for_status(received)
 
     def _view(self) -> StatusView:
         return StatusView(broker=self, now=self.loop.now())

@@ -20,7 +20,7 @@ from p2prl.errors import NoHostFound, NotAdmitted, P2prlError, RemoteProtocolErr
 from p2prl.net.addresses import Address, KnownHost, KnownHosts, endpoint
 from p2prl.net.cards import FoundHost
 from p2prl.net.discovery import browse
-from p2prl.net.keys import KeyPair, load_or_create, state_folder
+from p2prl.net.keys import KeyPair, fingerprint, load_or_create, state_folder
 from p2prl.net.sockets import Frame, Limits, Network
 from p2prl.nodes.identity import check_identity, check_standing
 from p2prl.nodes.locate import Located, Search, ask_card
@@ -145,7 +145,7 @@ class Client:
         address, base_port = self.located.address, self.located.base_port
         card, _ = ask_card(address, base_port, Search(target=None, wait_s=None, node_key=self._keys.public))
         if card is not None and card.server_key == self.located.card.server_key:
-            check_admitted(Located(card, address, base_port))
+            check_admitted(Located(card, address, base_port), self._keys.public)
         return NoHostFound(f"the host at {address} port {base_port} did not answer within {_ANSWER_S:g} s")
 
 
@@ -160,17 +160,19 @@ def keys_for(located: Located) -> KeyPair:
     if is_own(located.card, node.public):
         return load_or_create(home / "owner.key")
     check_identity(KnownHosts(state_folder()), located)
-    check_admitted(located)
+    check_admitted(located, node.public)
     return node
 
 
-def check_admitted(located: Located) -> None:
+def check_admitted(located: Located, node_key: str) -> None:
     """Raises NotAdmitted if the host that answered says that it would not let this node in."""
     card = located.card
     name, where = line(card.host_name, 60), _where(located)
-    check_standing(card)
+    check_standing(card, node_key)
     if card.standing == "waiting":
-        raise NotAdmitted(f"{name}'s owner has not let this node in yet (p2prl admit); try again then")
+        raise NotAdmitted(
+            f"{name}'s owner has not let this node in yet (p2prl admit {fingerprint(node_key)}); try again then"
+        )
     if card.standing == "unknown" and not card.open:
         raise NotAdmitted(
             f"{name} does not know this node; join it first with its code: p2prl join {where} --code CODE"

@@ -18,7 +18,7 @@ from p2prl.net.keys import fingerprint
 from p2prl.net.sockets import Network
 from p2prl.net.tokens import Token
 from p2prl.nodes.identity import check_identity, check_standing
-from p2prl.nodes.locate import ENROL_LIMITS, Located, Search, ask_card
+from p2prl.nodes.locate import ENROL_LIMITS, Located, Search, ask_card, remember_proved
 from p2prl.wire import frames
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Entry:
         self._deadline = None if self.wait_s is None else time.monotonic() + self.wait_s
         card = located.card
         self._check_identity(located)
-        check_standing(card)
+        check_standing(card, self.node_key)
         pinned = self.known.find_key(card.server_key) is not None
         if card.open and not pinned:
             if self.code is not None or self.token is not None:
@@ -77,7 +77,11 @@ class Entry:
                 self.say("info", _unneeded(located))
             return self._wait_for_owner(located, card.standing)
         standing = self._prove(located)
-        return None if standing is None else self._wait_for_owner(located, standing)
+        if standing is None:
+            return None
+        if not pinned:  # a join that is stopped while it waits needs no code the next time
+            remember_proved(self.known, located)
+        return self._wait_for_owner(located, standing)
 
     # --- is it the host that it was?
 
@@ -208,7 +212,7 @@ class Entry:
                 return None
             card, _trouble = ask_card(located.address, located.base_port, self.search)
             if card is not None and card.server_key == located.card.server_key:
-                check_standing(card)
+                check_standing(card, self.node_key)
                 standing = card.standing
         return None if self.stop.is_set() else located
 

@@ -79,6 +79,13 @@ class FrontDesk:
         self._owner_route = received.peer
         self._broker.answer(received, self.gate.news(self._broker.loop.now()))
 
+    def asked_for_status(self, received: Received) -> None:
+        """The host's own command asks twice a second: on another connection than it introduced itself on, it has to do
+        so again, for the old one is gone, and with it perhaps news of the join code."""
+        owner = self._broker.config.staff.owner
+        if received.user == owner and received.peer != self._owner_route:  # other commands leave it unread
+            self._broker.answer(received, m.HelloAgain(term=self._broker.saved.term))
+
     def refused(self, key: str, reason: str) -> None:
         """One more refusal of a key: too many, and it is kept apart."""
         text = self._list.refused(key, reason, 1, self._broker.loop.now())
@@ -138,7 +145,7 @@ class FrontDesk:
             return m.EnrolProved(proof=proved.proof, standing=standing)
         if standing == "unknown":
             return full_refusal(MAX_ADMITTED)
-        return barred_refusal(standing, self._list.reason(proved.key), self._broker.host_name)
+        return barred_refusal(proved.key, standing, self._list.reason(proved.key), self._broker.host_name)
 
     def _code_changed(self, news: m.CodeNews) -> None:
         self._note()
@@ -180,18 +187,20 @@ class FrontDesk:
         broker = self._broker
         peer = broker.members.peers.get(key)
         if peer is not None:
-            refusal = barred_refusal(self._list.standing(key), self._list.reason(key), broker.host_name)
+            refusal = barred_refusal(key, self._list.standing(key), self._list.reason(key), broker.host_name)
             broker.control.send([frames.encode(refusal)], peer.route)
             broker.members.put_out(key, refusal.reason, broker.loop.now())
         broker.evaluation.put_out(key)
         broker.regrant()
 
 
-def barred_refusal(standing: m.Standing, reason: str, host: str) -> m.Refusal:
+def barred_refusal(key: str, standing: m.Standing, reason: str, host: str) -> m.Refusal:
     """What a node that is put out is told."""
+    node = fingerprint(key)
     if standing == "quarantined":
-        text = f"{host} keeps this node out of its run ({reason}); its owner can undo that: p2prl quarantine --undo"
+        undo = f"p2prl quarantine {node} --undo"
+        text = f"{host} keeps this node out of its run ({reason}); its owner can undo that: {undo}"
     else:
-        text = f"{host}'s owner removed this node; only the owner can let it in again: p2prl admit"
+        text = f"{host}'s owner removed this node; only the owner can let it in again: p2prl admit {node}"
     word = "quarantined" if standing == "quarantined" else "removed"
     return m.Refusal(reason=word, text=text, version=__version__)

@@ -25,13 +25,15 @@ def check_identity(known: KnownHosts, located: Located) -> None:
     )
 
 
-def check_standing(card: m.EnrolCard) -> None:
-    """Raises NotAdmitted for a node that was put out."""
-    host = line(card.host_name, 60)
+def check_standing(card: m.EnrolCard, node_key: str) -> None:
+    """Raises NotAdmitted for a node that was put out; `node_key` is its own."""
+    host, node = line(card.host_name, 60), fingerprint(node_key)
     if card.standing == "removed":
-        raise NotAdmitted(f"{host}'s owner removed this node: ask there to be let in again (p2prl admit)")
+        raise NotAdmitted(
+            f"{host}'s owner removed this node: ask there to be let in again (p2prl admit {node})"
+        )
     if card.standing == "quarantined":
         raise NotAdmitted(
             f"{host} keeps this node out of its run: ask its owner why (p2prl nodes), and to be let in again "
-            "(p2prl quarantine --undo)"
+            f"(p2prl quarantine {node} --undo)"
         )

@@ -238,8 +238,22 @@ def _silence(address: str, port: int) -> str:
         return f"{address} port {port} cannot be reached ({error.strerror or 'no answer'})"
 
 
+def remember_proved(memory: KnownHosts, located: Located) -> None:
+    """Keep the key that a host proved as its own, and until its Welcome the name and address, which are not proved."""
+    memory.remember(
+        KnownHost(
+            name=line(located.card.host_name, 60),
+            run_id="",
+            server_key=located.card.server_key,
+            addresses=(located.address,),
+            base_port=located.base_port,
+            seen_at=time.time(),
+        )
+    )
+
+
 def remember(config: MemberConfig, welcome: m.Welcome) -> None:
-    """Keep the host's key and addresses: once it welcomed this node, for only then they are proved."""
+    """Keep the host's key, name and addresses, as they are known once it welcomed this node."""
     memory = KnownHosts(state_folder())
     known = memory.find_key(config.server_key)
     older = tuple(a for a in known.addresses if a != config.host) if known else ()

@@ -86,7 +86,7 @@ class Lookout:
         card = found.card
         text = ""
         try:
-            check_standing(card)
+            check_standing(card, self._config.keys.public)
         except NotAdmitted as error:
             text = str(error)
         if card.standing == "unknown" and not card.open:

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: the first ends the command in order, the second at once, with a line that says so."""
+"""SIGINT, SIGTERM and SIGHUP: the first ends the command in order, the second at once, with a line that says so."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def end_on_signals(end: Callable[[], None], last_words: Callable[[], str]) -> It
     numbers = [signal.SIGINT, signal.SIGTERM]
     if hasattr(signal, "SIGBREAK"):  # Windows: Ctrl-Break, and what a parent can send there
         numbers.append(signal.SIGBREAK)
-    if hasattr(signal, "SIGHUP"):  # the terminal was closed
-        numbers.append(signal.SIGHUP)
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)  # the terminal was closed; nohup has it ignored
     before = {number: signal.signal(number, handle) for number in numbers}
     try:
         yield

@@ -169,9 +169,9 @@ def test_another_host_is_asked_with_this_nodes_key(home: Path, standing: m.Stand
             False,
             "attic does not know this node; join it first with its code: p2prl join 127.0.0.1:",
         ),
-        ("waiting", False, "attic's owner has not let this node in yet"),
-        ("removed", True, "attic's owner removed this node"),
-        ("quarantined", True, "attic keeps this node out of its run"),
+        ("waiting", False, "attic's owner has not let this node in yet (p2prl admit NODE)"),
+        ("removed", True, "attic's owner removed this node: ask there to be let in again (p2prl admit NODE)"),
+        ("quarantined", True, "(p2prl quarantine NODE --undo)"),
     ],
 )
 @pytest.mark.parametrize("command", ["status", "eval"])
@@ -181,7 +181,8 @@ def test_who_is_not_let_in_is_told_at_once_and_does_not_dial(
     with theirs(standing, open_) as host:
         assert cli.main([command, host.target]) == 4
     said = capsys.readouterr().err
-    assert told in said
+    node = fingerprint(load_or_create(home / "node.key").public)
+    assert told.replace("NODE", node) in said
     assert said.count("\n") == 1
     assert host.heard == []
 
@@ -367,9 +368,21 @@ def test_the_owner_is_shown_the_code_and_gets_a_new_one(
         assert len(own.asked(m.CodeAsk)) == 1
     captured = capsys.readouterr()
     shown, fresh = captured.out.splitlines()
-    assert shown == "17-maple-otter   for 3 more nodes"
+    assert shown == "17-maple-otter", "alone, for scripts"
+    assert captured.err.splitlines()[0] == "valid for 3 more nodes"
     assert json.loads(fresh) == {"code": "3-tiger-wolf", "uses": 2, "ttl_s": None}
     assert "attic is open" in captured.err
+
+
+def test_a_code_that_is_none_is_no_text_for_scripts(
+    own: HandMadeHost, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own.answers[m.NodesAsk] = m.NodesReply(host_name="attic", open=False, nodes=[], code="")
+    with own:
+        assert cli.main(["code", own.target]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == "there is no join code now; p2prl code --new makes one\n"
 
 
 def test_a_token_holds_all_that_a_joiner_needs(

@@ -13,6 +13,7 @@ import pytest
 
 from p2prl.core import messages as m
 from p2prl.core.bounds import MAX_COUNT
+from p2prl.net.keys import fingerprint
 from p2prl.wire import frames
 from p2prl.wire.bundle import encode_bundle
 from p2prl.wire.columns import CODECS
@@ -419,6 +420,7 @@ def test_who_goes_on_with_it_is_quarantined_and_told_why(host: Host) -> None:
         refusal = liar.ask(m.StatusAsk(), m.Refusal)
         assert refusal.reason == "quarantined"
         assert "100 malformed" in refusal.text
+        assert f"p2prl quarantine {fingerprint(liar.keys.public)} --undo" in refusal.text
         liar.offer(m.StatusAsk())
 
         def turned_away() -> bool:

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from p2prl.core import messages as m
+from p2prl.net.addresses import KnownHosts
 from p2prl.net.keys import fingerprint, new_key_pair
 from p2prl.net.ports import taken_ports
 from tests import kit
@@ -324,6 +325,37 @@ def test_a_removed_node_is_cut_at_once_and_stays_out(tmp_path: Path) -> None:
         assert place.status()["refused_frames"]["not_admitted"] >= 1
 
 
+def test_who_stops_while_it_waits_for_the_owner_needs_no_code_the_next_time(tmp_path: Path) -> None:
+    with house(tmp_path, *_WITH_CODE, "--code-uses", "1", "--approve", name="lab") as place:
+        with place.join("--code", CODE) as joiner:
+            joiner.wait_for_line("waiting until")
+            assert joiner.end() == 0
+        memory = KnownHosts(tmp_path / "home-joiner")
+        assert [(host.name, host.run_id) for host in memory.hosts()] == [("lab", "")]
+        place.owner("admit", "joiner", "--host", place.target)
+        with place.join() as again:
+            run_id = again.wait_for("joined")["run_id"]
+            assert [(host.name, host.run_id) for host in memory.hosts()] == [("lab", run_id)]
+
+
+def test_the_hosts_screen_learns_of_another_code_after_a_node_was_put_out(tmp_path: Path) -> None:
+    """Which cuts all connections to the broker, that of the host's own command too."""
+    with house(tmp_path, *_WITH_CODE) as place:
+        keys = place.admitted("spy")
+        with place.peer(0, keys=keys) as speaker:
+            assert isinstance(speaker.ask(m.StatusAsk(), m.StatusReply), m.StatusReply)
+            place.owner("remove", "spy", "--host", place.target)
+
+            def cut() -> bool:
+                speaker.offer(m.StatusAsk())
+                return speaker.hear(0.2) is None
+
+            wait_until(cut, 10, "the connections are cut")
+        fresh = json.loads(place.owner("code", place.target, "--new", "--json").stdout)["code"]
+        event = place.program.wait_for("code", lambda e: e["code"] == fresh)
+        assert event["reason"] == "asked"
+
+
 def test_orders_about_nodes_that_are_out_say_what_is_so(tmp_path: Path) -> None:
     with house(tmp_path, *_WITH_CODE) as place:
         place.admitted("spy")
@@ -356,7 +388,8 @@ def test_a_member_that_is_removed_is_told_and_ends(tmp_path: Path) -> None:
             other.wait_for("progress", lambda e: e["bundles"]["stored"] > 0)
             place.owner("remove", "joiner", "--host", place.target)
             assert joiner.wait() == 4
-            assert "removed this node" in joiner.stderr
+            node = fingerprint(place.keys("joiner").public)
+            assert f"only the owner can let it in again: p2prl admit {node}" in joiner.stderr
             before = other.last()
             assert before is not None
             other.wait_for("progress", lambda e: e["bundles"]["stored"] > before["bundles"]["stored"] + 3)

@@ -12,7 +12,7 @@ import segno
 from rich.console import Console
 
 from p2prl.cli import output, qr, shapes
-from p2prl.cli.invite import code_line, code_object
+from p2prl.cli.invite import code_object
 from p2prl.cli.joincode import JoinCode, dial_command
 from p2prl.cli.piped import JsonHost
 from p2prl.cli.reporters import LiveHost, PlainHost
@@ -237,8 +237,6 @@ def test_the_command_in_the_qr_code_dials_by_address() -> None:
 # --- p2prl code
 
 
-def test_the_owner_is_shown_the_code() -> None:
-    assert code_line(CODE) == "17-maple-otter   for 30 more nodes, for 2 h 00 m"
-    assert code_line(CodeNews(code="")) == "there is no join code now; p2prl code --new makes one"
+def test_a_code_as_json() -> None:
     value = json.loads(output.json_line(code_object(CODE)))
     assert value == {"code": "17-maple-otter", "uses": 30, "ttl_s": 7200.0}

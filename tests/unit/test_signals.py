@@ -23,6 +23,17 @@ with end_on_signals(lambda: began.append(sys.stderr.write("first\\n")), lambda: 
         signal.pause()
 """
 
+_HANGUP = """
+import signal, sys
+from p2prl.nodes.signals import end_on_signals
+if "default" in sys.argv:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+began = []
+with end_on_signals(lambda: began.append("ends"), lambda: "last words"):
+    signal.raise_signal(signal.SIGHUP)
+print(*began or ["goes on"])
+"""
+
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
 def test_a_second_signal_is_told_below_the_view_and_the_cursor_comes_back() -> None:
@@ -46,3 +57,11 @@ def test_a_second_signal_is_told_below_the_view_and_the_cursor_comes_back() -> N
         assert program.wait(10.0) == 130
     os.close(ours)
     assert seen.endswith(b"\x1b[?25h\r\nlast words\r\n"), seen
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGHUP")
+def test_a_closed_terminal_ends_it_but_not_under_nohup() -> None:
+    program = [sys.executable, "-c", _HANGUP]
+    for command, told in (([*program, "default"], "ends"), (["nohup", *program], "goes on")):
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stdout.strip()) == (0, told), done.stderr

@@ -58,6 +58,7 @@ def test_a_loud_state_is_said_once_and_its_end_once() -> None:
     assert alarm.look("failed", "ValueError", 13.0) == ""
     assert alarm.look("training", "", 14.0) == "the trainer goes on"
     assert alarm.look("training", "", 15.0) == ""
+    assert alarm.look("failed", "ValueError", 99.0) == "the trainer has failed: ValueError"
 
 
 def test_what_comes_and_goes_is_not_said_each_time() -> None:
