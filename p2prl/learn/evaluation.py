@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from p2prl.blame import FAULTS
 from p2prl.core.spaces import EnvSpec, leaves
 from p2prl.learn.contracts import Actor, Array, State
 from p2prl.learn.environments import MakeEnv, NotFinite, check_shapes, failure, slot_seed, write, writers_of
@@ -157,7 +158,7 @@ class Evaluation:
     def _note(self, slot: int, seen: Any) -> None:
         try:
             write(self._writers, slot, seen)
-        except Exception as error:
+        except FAULTS as error:
             raise failure(self._spec.id, slot, "step", error) from error
 
     def _playing(self) -> Iterator[_Lane]:
@@ -198,7 +199,7 @@ class _Lane:
         try:
             obs, _ = self.env.reset(seed=episode_seed(self._seed, episode))
             self._show()
-        except Exception as error:
+        except FAULTS as error:
             raise failure(self._spec.id, self.slot, "reset", error) from error
         if not self._checked:
             check_shapes(self._spec, obs, self.slot)
@@ -214,7 +215,7 @@ class _Lane:
                 raise NotFinite(f"the reward {reward}")
             if not self._watch.low <= value <= self._watch.high:
                 value = self._watch.reward(value)
-        except Exception as error:
+        except FAULTS as error:
             raise failure(self._spec.id, self.slot, "step", error) from error
         self.total += value
         self.length += 1

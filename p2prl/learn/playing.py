@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from p2prl.blame import FAULTS
 from p2prl.core.ladder import ladder_level
 from p2prl.core.schema import RESET, SessionSchema
 from p2prl.core.spaces import EnvSpec, Leaf, leaves
@@ -254,7 +255,7 @@ class Playing:
             self._fruitless[at] += 1
             if self._fruitless[at] > _FRUITLESS:
                 raise failed
-            with contextlib.suppress(Exception):  # it is broken: what it says on closing is no news
+            with contextlib.suppress(*FAULTS):  # it is broken: what it says on closing is no news
                 self._envs[at].close()
             try:
                 begin()
@@ -262,7 +263,7 @@ class Playing:
                 failed = error
             except P2prlError:
                 raise
-            except Exception as error:  # noqa: BLE001 - an environment may raise anything
+            except FAULTS as error:  # an environment may raise anything
                 failed = failure(self._spec.id, failed.slot, "reset", error)
             else:
                 return

@@ -14,6 +14,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from p2prl.blame import FAULTS, raised
 from p2prl.core.spaces import EnvSpec, spaces_in_words
 from p2prl.display import has_display
 from p2prl.errors import MissingPackage, NoHostFound, P2prlError, UsageError
@@ -302,6 +303,8 @@ def _made(make_env: Callable[..., gym.Env[Any, Any]], env_id: str) -> gym.Env[An
         raise MissingPackage(f"{env_id} needs a package that is not installed here: {error}") from error
     except (TypeError, ValueError, gym.error.Error) as error:
         raise P2prlError(f"{env_id} cannot be made: {error}") from error
+    except FAULTS as error:
+        raise P2prlError(f"{env_id} cannot be made: {raised(error)}") from error
 
 
 def _from_folder(folder: Path) -> _Policy:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from p2prl.blame import raised
+from p2prl.blame import FAULTS, raised
 from p2prl.errors import AgentRaised, MissingPackage, P2prlError
 from p2prl.learn.contracts import Agent, Array, Batch, Learner, Update, Weights
 from p2prl.nodes.device import choose_device, flush_denormals
@@ -54,7 +54,7 @@ class NamedLearner:
             return work()
         except P2prlError:
             raise
-        except Exception as error:
+        except FAULTS as error:
             text = f"{self._agent}: its learner's {where} raised {raised(error)}"
             raise AgentRaised(text, fruitless=not self._updated) from error
 
@@ -83,6 +83,6 @@ def make_learner(agent: Agent, name: str, device: str, seed: int) -> NamedLearne
         ) from error
     except P2prlError:
         raise
-    except Exception as error:
+    except FAULTS as error:
         raise AgentRaised(f"{name}: its learner cannot be made: {raised(error)}") from error
     return NamedLearner(learner, name)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from p2prl.blame import raised
+from p2prl.blame import FAULTS, raised
 from p2prl.core import messages as m
 from p2prl.core.credit import Credit
 from p2prl.core.schema import SessionSchema
@@ -181,7 +181,7 @@ class Player:
         for close in self._closers:
             try:
                 close()
-            except Exception as error:  # noqa: BLE001 - an environment may raise anything
+            except FAULTS as error:  # an environment may raise anything
                 log.debug("an environment did not close: %s", raised(error))
         self.network.close()
 
@@ -259,7 +259,7 @@ class Player:
             raise AgentRaised(f"{self.run.agent_name} acted outside its space: {error}") from error
         except (P2prlError, _AskedToEnd):
             raise
-        except Exception as error:
+        except FAULTS as error:
             # Environments' errors come as EnvironmentFailed: this one is the agent's.
             log.debug("the agent raised", exc_info=True)
             raise AgentRaised(f"{self.run.agent_name} raised {raised(error)}") from error
@@ -271,7 +271,7 @@ class Player:
             yield
         except P2prlError:
             raise
-        except Exception as error:
+        except FAULTS as error:
             raise AgentRaised(f"{self.run.agent_name} raised {raised(error)}") from error
 
     def _hand_over(self, bundle: Bundle) -> None:
