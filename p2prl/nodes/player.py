@@ -28,6 +28,7 @@ from p2prl.learn.environments import try_environment
 from p2prl.learn.evaluation import run_evaluation_seed
 from p2prl.learn.own_columns import OwnColumns
 from p2prl.learn.playing import Bundle, Playing
+from p2prl.learn.promises import named
 from p2prl.learn.rollout import Rollout
 from p2prl.learn.spaces import OutsideSpace, agent_schema
 from p2prl.learn.vector_rollout import VectorRollout
@@ -252,7 +253,8 @@ class Player:
 
     def _play(self) -> Bundle:
         try:
-            bundle = self.rollout.collect(self._after_tick)
+            with named(self.run.agent_name):
+                bundle = self.rollout.collect(self._after_tick)
             self._own_columns.check(bundle.columns)
             return bundle
         except OutsideSpace as error:
@@ -268,7 +270,8 @@ class Player:
     def _agents_code(self) -> Iterator[None]:
         """What raises in here is the agent's fault."""
         try:
-            yield
+            with named(self.run.agent_name):
+                yield
         except P2prlError:
             raise
         except FAULTS as error:
