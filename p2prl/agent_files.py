@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from p2prl.blame import raised
+from p2prl.blame import FAULTS, raised
 from p2prl.errors import UsageError
 from p2prl.packages import missing_package
 
@@ -50,7 +50,7 @@ def _module_from(path: Path) -> ModuleType:
     except ImportError as error:
         del sys.modules[name]
         raise missing_package(str(path), error) from error
-    except Exception as error:
+    except FAULTS as error:
         del sys.modules[name]
         raise UsageError(f"{path} cannot be imported: {raised(error)}") from error
     return module

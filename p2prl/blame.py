@@ -5,9 +5,13 @@ from __future__ import annotations
 import sysconfig
 import traceback
 from pathlib import Path
+from typing import Final
+
+#: What somebody else's code may raise that is its own fault. `sys.exit()` in it must not end a process of ours.
+FAULTS: Final = (Exception, SystemExit)
 
 
-def raised(error: Exception) -> str:
+def raised(error: BaseException) -> str:
     """In one line what somebody else's code raised, and where in it: `ValueError: no (game.py line 12)`."""
     text = " ".join(str(error).split())
     told = f"{type(error).__name__}: {text}" if text else type(error).__name__

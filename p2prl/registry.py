@@ -22,7 +22,7 @@ from gymnasium.envs.registration import EnvSpec as GymSpec
 from gymnasium.envs.registration import load_env_creator
 
 from p2prl.agent_files import class_in_file
-from p2prl.blame import raised
+from p2prl.blame import FAULTS, raised
 from p2prl.core.spaces import EnvSpec
 from p2prl.display import draw_without_window
 from p2prl.errors import MissingPackage, P2prlError, UsageError
@@ -205,7 +205,7 @@ def make_agent(cls: type[Agent], env: EnvSpec, settings: Mapping[str, Any]) -> A
         raise UsageError(f"{error}; {_agents_for(env)}") from error
     except P2prlError:
         raise
-    except Exception as error:
+    except FAULTS as error:
         raise UsageError(f"the agent {cls.__name__} cannot be made: {raised(error)}") from error
 
 
@@ -233,7 +233,7 @@ def _can_act(agent: str | type[Agent], env: EnvSpec) -> bool:
     try:
         cls = resolve_agent(agent) if isinstance(agent, str) else agent
         cls(env, cls.Settings())
-    except Exception:  # noqa: BLE001 - perhaps a broken package, which is not the one that was asked for
+    except FAULTS:  # perhaps a broken package, which is not the one that was asked for
         return False
     return True
 
@@ -275,7 +275,7 @@ def _load(point: metadata.EntryPoint, name: str) -> Any:
         module = importlib.import_module(point.module)
     except ImportError as error:
         raise missing_package(name, error) from error
-    except Exception as error:
+    except FAULTS as error:
         raise UsageError(f"{name} ({point.module}) cannot be imported: {raised(error)}") from error
     try:
         return functools.reduce(getattr, point.attr.split("."), module)
@@ -324,7 +324,7 @@ def _import_beside_us(module: str) -> None:
         importlib.import_module(module)
     except (ImportError, gym_error.Error):
         raise
-    except Exception as error:
+    except FAULTS as error:
         raise UsageError(f"the module {module} cannot be imported: {raised(error)}") from error
 
 

@@ -5,6 +5,7 @@ Rich is not needed for these, and takes 2 MB: a joiner whose output nobody watch
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 import time
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from p2prl.cli.reporters import LiveMember
 
 _PLAIN_INTERVAL_S = 5.0
+_NUMBER = re.compile(r"\d+")
 Clock = Callable[[], float]
 _R = TypeVar("_R", bound="Reporter")
 
@@ -164,8 +166,8 @@ class PlainMember(Plain):
         self._line(lines.joined_line(info))
 
     def status(self, status: MemberStatus) -> None:
-        """MemberReporter.status; a change of state is told at once."""
-        state = (status.state, status.reason)
+        """MemberReporter.status; a change of state is told at once. That a number in its reason counts on is none."""
+        state = (status.state, _NUMBER.sub("0", status.reason))
         if self._due() or state != self._state:
             self._line(lines.member_line(status))
         self._state = state

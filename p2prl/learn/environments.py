@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from p2prl.blame import raised
+from p2prl.blame import FAULTS, raised
 from p2prl.core.spaces import EnvSpec, Leaf, Space, leaves
 from p2prl.errors import P2prlError, UsageError
 from p2prl.learn.contracts import Array, Tree
@@ -190,14 +190,14 @@ def _try_once(make_env: MakeEnv, env_id: str, seed: int) -> EnvSpec:
         env = make_env()
     except P2prlError:
         raise
-    except Exception as error:
+    except FAULTS as error:
         raise EnvironmentFailed(f"{env_id} cannot be made: {raised(error)}", 0) from error
     try:
         spec = env_spec(env, env_id)
         _try_one_step(env, spec, seed)
         return spec
     finally:
-        with contextlib.suppress(Exception):  # it may be broken: what it says on closing is no news
+        with contextlib.suppress(*FAULTS):  # it may be broken: what it says on closing is no news
             env.close()
 
 
@@ -214,11 +214,11 @@ def _try_one_step(env: gym.Env[Any, Any], spec: EnvSpec, seed: int) -> None:
         raise BrokenEnvironment(f"{spec.id}: {error}") from error
     except EnvironmentFailed as error:
         raise BrokenEnvironment(str(error)) from error
-    except Exception as error:
+    except FAULTS as error:
         raise EnvironmentFailed(f"{spec.id}: {where} raised {raised(error)}", 0) from error
 
 
-def failure(env_id: str, slot: int | None, where: str, error: Exception) -> EnvironmentFailed:
+def failure(env_id: str, slot: int | None, where: str, error: BaseException) -> EnvironmentFailed:
     """One line about what an environment raised in `reset` or `step`; `error` is its cause.
 
     Args:
@@ -241,7 +241,7 @@ def failure(env_id: str, slot: int | None, where: str, error: Exception) -> Envi
     return failed
 
 
-def _is_ours(error: Exception) -> bool:
+def _is_ours(error: BaseException) -> bool:
     """True if not the environment raised, but what was done here with its answer."""
     frames = traceback.extract_tb(error.__traceback__)
     return bool(frames) and Path(frames[-1].filename).parent == Path(__file__).parent

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
+from p2prl.blame import FAULTS
 from p2prl.core.spaces import EnvSpec, leaves
-from p2prl.learn.contracts import Actor, Array, State
+from p2prl.learn.acted import check_act, started
+from p2prl.learn.contracts import Actor, Array, State, Tree
 from p2prl.learn.environments import MakeEnv, NotFinite, check_shapes, failure, slot_seed, write, writers_of
 from p2prl.learn.space_watch import SpaceWatch
 from p2prl.learn.spaces import for_env, join
@@ -125,7 +127,8 @@ class Evaluation:
             for name, leaf in leaves(spec.observation, "obs")
         }
         self._writers = [(self._rows[name], read) for name, read in writers_of(spec.observation, "obs")]
-        self._state = actor.start(len(envs))
+        self._state = started(actor, len(envs))
+        self._act = self._first_act
         self._start = {name: values.copy() for name, values in self._state.items()}
         self._to_env = for_env(envs[0].action_space)
         for lane in self._lanes:
@@ -136,7 +139,7 @@ class Evaluation:
         if self.over:
             return False
         obs = join(self._spec.observation, "obs", self._rows)
-        actions, self._state, _ = self._actor.act(obs, self._state, None)
+        actions, self._state, _ = self._act(obs, self._state, None)
         native = self._to_env(actions)
         for lane in self._playing():
             seen = lane.step(native[lane.slot])
@@ -154,10 +157,17 @@ class Evaluation:
         """(return, length) of the episodes that are over, in their order."""
         return [self._results[episode] for episode in self._episodes if episode in self._results]
 
+    def _first_act(self, obs: Tree, state: State, explore: None) -> tuple[Tree, State, Mapping[str, Array]]:
+        """An act whose answer is looked at; those that follow are not."""
+        answer = self._actor.act(obs, state, explore)
+        check_act(answer, self._spec, self._start, len(self._lanes))
+        self._act = self._actor.act
+        return answer
+
     def _note(self, slot: int, seen: Any) -> None:
         try:
             write(self._writers, slot, seen)
-        except Exception as error:
+        except FAULTS as error:
             raise failure(self._spec.id, slot, "step", error) from error
 
     def _playing(self) -> Iterator[_Lane]:
@@ -198,7 +208,7 @@ class _Lane:
         try:
             obs, _ = self.env.reset(seed=episode_seed(self._seed, episode))
             self._show()
-        except Exception as error:
+        except FAULTS as error:
             raise failure(self._spec.id, self.slot, "reset", error) from error
         if not self._checked:
             check_shapes(self._spec, obs, self.slot)
@@ -214,7 +224,7 @@ class _Lane:
                 raise NotFinite(f"the reward {reward}")
             if not self._watch.low <= value <= self._watch.high:
                 value = self._watch.reward(value)
-        except Exception as error:
+        except FAULTS as error:
             raise failure(self._spec.id, self.slot, "step", error) from error
         self.total += value
         self.length += 1

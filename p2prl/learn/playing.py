@@ -6,17 +6,19 @@ How the slots are stepped is left to the kinds: rollout.py one by one, vector_ro
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from p2prl.blame import FAULTS
 from p2prl.core.ladder import ladder_level
 from p2prl.core.schema import RESET, SessionSchema
 from p2prl.core.spaces import EnvSpec, Leaf, leaves
 from p2prl.errors import AgentRaised, P2prlError
-from p2prl.learn.contracts import Actor, Array, Explore, Tree
+from p2prl.learn.acted import check_act, started
+from p2prl.learn.contracts import Actor, Array, Explore, State, Tree
 from p2prl.learn.duplicates import DuplicateWatch
 from p2prl.learn.environments import EnvironmentFailed, failure
 from p2prl.learn.space_watch import SpaceWatch
@@ -105,7 +107,7 @@ class Playing:
         )
         #: Which leaves of an observation may not be finite.
         self._floats = [at for at, (name, _) in enumerate(self._writers) if self._is_float(name)]
-        self._state = actor.start(slots)
+        self._state, self._act = started(actor, slots), self._first_act
         #: the rows put back when an episode begins; a copy, because actors may work in place
         self._start = {name: rows.copy() for name, rows in self._state.items()}
         #: Slots whose episode is over: at the next tick another one begins.
@@ -201,7 +203,7 @@ class Playing:
     ) -> Rows:
         """Act on what is `seen` in all slots, and step them; what is seen then. Rewards go into `earned`."""
         obs = seen[0][0] if self._plain else self._tree(seen)
-        actions, self._state, extras = self._actor.act(obs, self._state, self.explore)
+        actions, self._state, extras = self._act(obs, self._state, self.explore)
         if self._plain_action:
             columns["action"][tick] = actions
         else:
@@ -222,6 +224,16 @@ class Playing:
             columns["flags"][tick, slot] = flag
             self._turn(slot, flag, episodes)
         return rows
+
+    def _first_act(
+        self, obs: Tree, state: State, explore: Explore
+    ) -> tuple[Tree, State, Mapping[str, Array]]:
+        """An act whose answer is looked at; those that follow are not."""
+        answer = self._actor.act(obs, state, explore)
+        fields = {column.name: column.shape for column in self._schema.columns if column.name in self._fields}
+        check_act(answer, self._spec, self._start, self._slots, fields)
+        self._act = self._actor.act
+        return answer
 
     def _tree(self, rows: Rows) -> Tree:
         named = {name: values for (name, _), (values, _) in zip(self._writers, rows, strict=True)}
@@ -254,7 +266,7 @@ class Playing:
             self._fruitless[at] += 1
             if self._fruitless[at] > _FRUITLESS:
                 raise failed
-            with contextlib.suppress(Exception):  # it is broken: what it says on closing is no news
+            with contextlib.suppress(*FAULTS):  # it is broken: what it says on closing is no news
                 self._envs[at].close()
             try:
                 begin()
@@ -262,7 +274,7 @@ class Playing:
                 failed = error
             except P2prlError:
                 raise
-            except Exception as error:  # noqa: BLE001 - an environment may raise anything
+            except FAULTS as error:  # an environment may raise anything
                 failed = failure(self._spec.id, failed.slot, "reset", error)
             else:
                 return

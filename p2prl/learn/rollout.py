@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
+from p2prl.blame import FAULTS
 from p2prl.core.schema import RESET, TERMINATED, TRUNCATED, SessionSchema
 from p2prl.core.spaces import EnvSpec, Leaf
 from p2prl.errors import P2prlError
@@ -104,7 +105,7 @@ class Rollout(Playing):
             obs, _ = env.reset(seed=slot_seed(self._seed, slot))
         except P2prlError:
             raise
-        except Exception as error:
+        except FAULTS as error:
             raise failure(self._spec.id, slot, "reset", error) from error
         self._take_first(obs, slot, [(self._first[name], read) for name, read in self._writers])
 
@@ -185,7 +186,7 @@ class Rollout(Playing):
                 return rewards, turned
             except P2prlError:
                 raise
-            except Exception as error:  # noqa: BLE001 - an environment may raise anything
+            except FAULTS as error:  # an environment may raise anything
                 rewards[slot] = 0.0
                 self._begin_anew(slot, error, rows, turned)
 
@@ -214,7 +215,7 @@ class Rollout(Playing):
             if turned.get(slot) != RESET:
                 try:
                     earned[slot] = self._spaces.reward(float(reward))
-                except Exception as error:  # noqa: BLE001 - a reward may be anything
+                except FAULTS as error:  # a reward may be anything
                     self._begin_anew(slot, error, rows, turned)
 
     def _refuse(self, leaf: int, rows: Rows, earned: Array, turned: Turned) -> None:
@@ -227,7 +228,7 @@ class Rollout(Playing):
                 earned[slot] = 0.0
                 self._begin_anew(slot, error, rows, turned)
 
-    def _begin_anew(self, slot: int, error: Exception, rows: Rows, turned: Turned) -> None:
+    def _begin_anew(self, slot: int, error: BaseException, rows: Rows, turned: Turned) -> None:
         """Another environment in the place of one that failed. Raises EnvironmentFailed if that leads nowhere."""
         if self._length(slot):
             self._fruitless[slot] = 0

@@ -15,6 +15,7 @@ from p2prl.core.schema import DTYPE_SIZES, MAX_ROW_ELEMENTS, Column, SessionSche
 from p2prl.core.spaces import DictSpace, EnvSpec, Leaf, Space, TupleSpace, leaves
 from p2prl.errors import P2prlError, UsageError
 from p2prl.learn.contracts import Agent, Array, Field, Tree
+from p2prl.learn.promises import fields_of, replay_of
 
 #: In the order of preference: the first that holds the bounds is the stored dtype.
 _INTEGERS = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64")
@@ -59,10 +60,10 @@ def plain_space(space: gym.Space[Any], name: str, env_id: str) -> Space:
 
 
 def agent_schema(spec: EnvSpec, agent: Agent, ticks: int) -> SessionSchema:
-    """The columns of a session of `ticks` ticks that this agent plays; raises as `session_schema`."""
-    replay = agent.replay()
+    """The columns of a session of `ticks` ticks that this agent plays. Raises as `session_schema`; BrokenContract."""
+    replay = replay_of(agent)
     return session_schema(
-        spec, agent.fields(), ticks, observations=replay.observations, actions=replay.actions
+        spec, fields_of(agent), ticks, observations=replay.observations, actions=replay.actions
     )
 
 

@@ -10,6 +10,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec as GymSpec
 from gymnasium.vector import AutoresetMode
 
+from p2prl.blame import FAULTS
 from p2prl.core.spaces import EnvSpec
 from p2prl.errors import UsageError
 from p2prl.learn.spaces import plain_space
@@ -43,7 +44,7 @@ def vector_maker(
 
     try:
         env = make()
-    except Exception as error:  # noqa: BLE001 - one by one they may well be made
+    except FAULTS as error:  # one by one they may well be made
         difference = f"{type(error).__name__}: {error}"
     else:
         difference = _difference(env, spec)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from p2prl.blame import FAULTS
 from p2prl.core.schema import RESET, TERMINATED, TRUNCATED, SessionSchema
 from p2prl.core.spaces import EnvSpec
 from p2prl.errors import P2prlError
@@ -55,7 +56,7 @@ class VectorRollout(Playing):
         except P2prlError:
             self.close()
             raise
-        except Exception as error:
+        except FAULTS as error:
             self.close()
             raise failure(spec.id, None, "reset", error) from error
 
@@ -79,7 +80,7 @@ class VectorRollout(Playing):
             failed = self._not_finite(rows, self._over) or self._out_of_range(earned)
         except P2prlError:
             raise
-        except Exception as error:  # noqa: BLE001 - an environment may raise anything
+        except FAULTS as error:  # an environment may raise anything
             failed = failure(self._spec.id, None, "step", error)
         if failed is not None:
             self._replace(0, failed, lambda: self._open(rows))

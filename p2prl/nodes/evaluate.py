@@ -14,11 +14,13 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from p2prl.blame import FAULTS, raised
 from p2prl.core.spaces import EnvSpec, spaces_in_words
 from p2prl.display import has_display
 from p2prl.errors import MissingPackage, NoHostFound, P2prlError, UsageError
 from p2prl.learn.contracts import Actor, Weights
 from p2prl.learn.evaluation import TakeResult, episode_seed, evaluate
+from p2prl.learn.promises import named
 from p2prl.learn.spaces import env_spec
 from p2prl.learn.statistics import bootstrap_interval
 from p2prl.nodes import checkpoint
@@ -159,12 +161,13 @@ def evaluate_target(
     make_env = policy.make_env()
     spec = policy.spec(make_env)
     actor = policy.actor(spec)
-    if record is None:
-        rows = _play(make_env, spec, actor, episodes, seed, progress)
-        videos: list[Path] = []
-    else:
-        open_folder = partial(VideoFolder, tidy(record), flag=flag)
-        rows, videos = _play_and_record(make_env, spec, actor, episodes, seed, open_folder, progress)
+    with named(policy.agent_name):
+        if record is None:
+            rows = _play(make_env, spec, actor, episodes, seed, progress)
+            videos: list[Path] = []
+        else:
+            open_folder = partial(VideoFolder, tidy(record), flag=flag)
+            rows, videos = _play_and_record(make_env, spec, actor, episodes, seed, open_folder, progress)
     return policy.result(rows, seed, videos)
 
 
@@ -214,7 +217,9 @@ def watch_run(
     env, why_not = _shown(make_env, spec.id) if render else (None, "not shown, as asked")
     say(why_not or f"showing {spec.id}")
     make_one = make_env if env is None else lambda: env
-    rows = evaluate(make_one, spec, policy.actor(spec), episodes, seed, took=took, slots=1, warn=log.warning)
+    actor = policy.actor(spec)
+    with named(policy.agent_name):
+        rows = evaluate(make_one, spec, actor, episodes, seed, took=took, slots=1, warn=log.warning)
     return policy.result(rows, seed, [])
 
 
@@ -302,6 +307,8 @@ def _made(make_env: Callable[..., gym.Env[Any, Any]], env_id: str) -> gym.Env[An
         raise MissingPackage(f"{env_id} needs a package that is not installed here: {error}") from error
     except (TypeError, ValueError, gym.error.Error) as error:
         raise P2prlError(f"{env_id} cannot be made: {error}") from error
+    except FAULTS as error:
+        raise P2prlError(f"{env_id} cannot be made: {raised(error)}") from error
 
 
 def _from_folder(folder: Path) -> _Policy:

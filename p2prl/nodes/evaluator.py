@@ -13,7 +13,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from p2prl.blame import raised
+from p2prl.blame import FAULTS, raised
 from p2prl.core import messages as m
 from p2prl.core.spaces import EnvSpec
 from p2prl.errors import MissingPackage, P2prlError
@@ -100,7 +100,7 @@ class Evaluator:
     def close(self) -> None:
         """Close the environments."""
         for env in self._envs:
-            with contextlib.suppress(Exception):  # it may be broken: what it says on closing is no news
+            with contextlib.suppress(*FAULTS):  # it may be broken: what it says on closing is no news
                 env.close()
         self._envs = []
 
@@ -127,13 +127,13 @@ class Evaluator:
             raise
         except P2prlError as error:
             raise EnvironmentFailed(str(error), 0) from error
-        except Exception as error:
+        except FAULTS as error:
             raise EnvironmentFailed(f"{self._spec.id} cannot be made: {raised(error)}", 0) from error
 
     def _guarded(self, work: Callable[[], object]) -> None:
         try:
             work()
-        except Exception as error:
+        except FAULTS as error:
             log.debug("an evaluation job failed", exc_info=True)
             told = str(error) if isinstance(error, P2prlError) else f"{type(error).__name__}: {error}"
             kind = failure_kind(error, at="player" if isinstance(error, P2prlError) else "agent")

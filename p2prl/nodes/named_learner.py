@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TypeVar
 
-from p2prl.blame import raised
+from p2prl.blame import FAULTS, raised
 from p2prl.errors import AgentRaised, MissingPackage, P2prlError
 from p2prl.learn.contracts import Agent, Array, Batch, Learner, Update, Weights
+from p2prl.learn.promises import BrokenContract, check_arrays, check_learner, check_update, named
 from p2prl.nodes.device import choose_device, flush_denormals
 from p2prl.nodes.trainer_config import TrainerConfig
 from p2prl.packages import install_command
@@ -24,7 +26,7 @@ class NamedLearner:
         agent: the agent's name, for people.
 
     Raises:
-        AgentRaised: from each method, for whatever the learner raised.
+        AgentRaised: from each method, for whatever the learner raised, or gave against its contract.
     """
 
     def __init__(self, learner: Learner, agent: str) -> None:
@@ -33,28 +35,35 @@ class NamedLearner:
 
     def update(self, batch: Batch) -> Update:
         """One update."""
-        update = self._guarded("update", lambda: self._learner.update(batch))
+        update = self._guarded("update", lambda: self._learner.update(batch), check_update)
         self._updated = True
         return update
 
     def weights(self) -> Weights:
         """What actors need."""
-        return self._guarded("weights", self._learner.weights)
+        return self._guarded("weights", self._learner.weights, partial(check_arrays, "weights"))
 
     def save(self) -> Mapping[str, Array]:
         """Its state."""
-        return self._guarded("save", self._learner.save)
+        return self._guarded("save", self._learner.save, partial(check_arrays, "save"))
 
     def load(self, state: Mapping[str, Array]) -> None:
         """Take a state back."""
         self._guarded("load", lambda: self._learner.load(state))
 
-    def _guarded(self, where: str, work: Callable[[], T]) -> T:
+    def _guarded(
+        self, where: str, work: Callable[[], T], check: Callable[[object], None] = lambda answer: None
+    ) -> T:
         try:
-            return work()
+            answer = work()
+            check(answer)
+            return answer
+        except BrokenContract as error:
+            text = f"{self._agent}: its learner's {error}"
+            raise AgentRaised(text, fruitless=not self._updated) from error
         except P2prlError:
             raise
-        except Exception as error:
+        except FAULTS as error:
             text = f"{self._agent}: its learner's {where} raised {raised(error)}"
             raise AgentRaised(text, fruitless=not self._updated) from error
 
@@ -73,7 +82,7 @@ def make_learner(agent: Agent, name: str, device: str, seed: int) -> NamedLearne
 
     Raises:
         MissingPackage: it needs torch, or another module, that is not installed.
-        AgentRaised: it raised.
+        AgentRaised: it raised, or is none.
     """
     try:
         learner = agent.learner(device, seed)
@@ -83,6 +92,8 @@ def make_learner(agent: Agent, name: str, device: str, seed: int) -> NamedLearne
         ) from error
     except P2prlError:
         raise
-    except Exception as error:
+    except FAULTS as error:
         raise AgentRaised(f"{name}: its learner cannot be made: {raised(error)}") from error
+    with named(name):
+        check_learner(learner)
     return NamedLearner(learner, name)

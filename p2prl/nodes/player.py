@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from p2prl.blame import raised
+from p2prl.blame import FAULTS, raised
 from p2prl.core import messages as m
 from p2prl.core.credit import Credit
 from p2prl.core.schema import SessionSchema
@@ -28,6 +28,7 @@ from p2prl.learn.environments import try_environment
 from p2prl.learn.evaluation import run_evaluation_seed
 from p2prl.learn.own_columns import OwnColumns
 from p2prl.learn.playing import Bundle, Playing
+from p2prl.learn.promises import named
 from p2prl.learn.rollout import Rollout
 from p2prl.learn.spaces import OutsideSpace, agent_schema
 from p2prl.learn.vector_rollout import VectorRollout
@@ -181,7 +182,7 @@ class Player:
         for close in self._closers:
             try:
                 close()
-            except Exception as error:  # noqa: BLE001 - an environment may raise anything
+            except FAULTS as error:  # an environment may raise anything
                 log.debug("an environment did not close: %s", raised(error))
         self.network.close()
 
@@ -252,14 +253,15 @@ class Player:
 
     def _play(self) -> Bundle:
         try:
-            bundle = self.rollout.collect(self._after_tick)
+            with named(self.run.agent_name):
+                bundle = self.rollout.collect(self._after_tick)
             self._own_columns.check(bundle.columns)
             return bundle
         except OutsideSpace as error:
             raise AgentRaised(f"{self.run.agent_name} acted outside its space: {error}") from error
         except (P2prlError, _AskedToEnd):
             raise
-        except Exception as error:
+        except FAULTS as error:
             # Environments' errors come as EnvironmentFailed: this one is the agent's.
             log.debug("the agent raised", exc_info=True)
             raise AgentRaised(f"{self.run.agent_name} raised {raised(error)}") from error
@@ -268,10 +270,11 @@ class Player:
     def _agents_code(self) -> Iterator[None]:
         """What raises in here is the agent's fault."""
         try:
-            yield
+            with named(self.run.agent_name):
+                yield
         except P2prlError:
             raise
-        except Exception as error:
+        except FAULTS as error:
             raise AgentRaised(f"{self.run.agent_name} raised {raised(error)}") from error
 
     def _hand_over(self, bundle: Bundle) -> None:

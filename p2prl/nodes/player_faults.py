@@ -19,7 +19,7 @@ def other_columns(ours: SessionSchema, theirs: SessionSchema) -> str:
     return f"other fields ({', '.join(names)})" if names else "its fields in another order"
 
 
-def failure_kind(error: Exception, at: m.FailureKind) -> m.FailureKind:
+def failure_kind(error: BaseException, at: m.FailureKind) -> m.FailureKind:
     """Whose fault an error is.
 
     Args:
@@ -34,7 +34,7 @@ def failure_kind(error: Exception, at: m.FailureKind) -> m.FailureKind:
     return "agent" if isinstance(error, AgentRaised) else at
 
 
-def hopeless(error: Exception, started: bool) -> bool:
+def hopeless(error: BaseException, started: bool) -> bool:
     """True if the next player would fail just so: what is not here, or is something else than what was asked for.
 
     Args:

@@ -22,6 +22,7 @@ from p2prl.core.spaces import EnvSpec, spaces_in_words
 from p2prl.errors import LimitsForbid, P2prlError, UsageError
 from p2prl.learn.contracts import Agent, ReplaySpec
 from p2prl.learn.environments import try_environment
+from p2prl.learn.promises import named, replay_of
 from p2prl.learn.samples import check_batch
 from p2prl.learn.spaces import agent_schema
 from p2prl.nodes.files import write_atomically
@@ -84,8 +85,8 @@ def prepare(
     If the environment is slow, `tell` takes a line for the person who waits, on another thread.
 
     Raises:
-        UsageError, MissingPackage: the environment or the agent cannot be had, or do not fit each other; bundles of
-            so many slots cannot be sent.
+        UsageError, MissingPackage, AgentRaised: the environment or the agent cannot be had, or do not fit each other;
+            bundles of so many slots cannot be sent.
         LimitsForbid: the replay buffer does not fit into this machine's free memory.
     """
     cls = resolve_agent(experiment.agent.name)
@@ -95,8 +96,9 @@ def prepare(
         check_spaces(spaces_of_run(results), spec, results)
     agent = make_agent(cls, spec, experiment.agent.settings)
     _check_torch(cls, agent, experiment)
-    replay = effective_replay(agent, experiment.replay)
-    schema = _schema(spec, agent, replay)
+    with named(_public_name(experiment.agent.name)):
+        replay = effective_replay(agent, experiment.replay)
+        schema = _schema(spec, agent, replay)
     check_memory(schema, replay)
     check_slots(schema, experiment.play.envs)
     # Only now, when nothing is known to forbid the run: what is refused leaves no folder behind.
@@ -153,7 +155,7 @@ def _public_name(agent: str) -> str:
 
 def effective_replay(agent: Agent, overrides: ReplayConfig) -> ReplaySpec:
     """What the agent asks for, with the experiment's `[replay]` over it. Raises UsageError for what cannot be."""
-    own = agent.replay()
+    own = replay_of(agent)
     given = {name: getattr(overrides, name, None) for name in own.__struct_fields__}
     spec = msgspec.structs.replace(own, **{name: value for name, value in given.items() if value is not None})
     if spec.kind not in get_args(ReplayKind):

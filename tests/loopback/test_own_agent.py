@@ -26,6 +26,12 @@ def test_a_relative_agent_file_is_found_again_by_eval_and_resume(tmp_path: Path)
     done = kit.run(tmp_path, "eval", str(results), "-n", "2", "--json", cwd=elsewhere)
     assert done.returncode == 0, done.stderr
     assert len(json.loads(done.stdout)["returns"]) == 2
+    text = agent.read_text(encoding="utf-8")
+    agent.write_text(text.replace(", state, {}", ""), encoding="utf-8")
+    done = kit.run(tmp_path, "eval", str(results), "-n", "2", "--json", cwd=elsewhere)
+    assert done.returncode == 1
+    assert f"{name}: act gave an array of shape (2,): it must return (actions, state, extras)" in done.stderr
+    agent.write_text(text, encoding="utf-8")
     again = ("--resume", "--no-stop", "--results", str(results), "--players", "0", "--stop-time", "1")
     with kit.host(tmp_path, *again, port=base, cwd=elsewhere) as second:
         assert second.wait_for("started")["resumed"]
@@ -81,3 +87,26 @@ def test_an_agent_that_acts_outside_its_space_is_named_with_what_it_did(tmp_path
     assert "refused a bundle" not in host.stderr
     assert "Traceback" not in host.stderr
     assert len(host.errors) < 30
+
+
+def test_an_actor_that_breaks_its_contract_is_named_with_what_it_gave(tmp_path: Path) -> None:
+    base = kit.free_base()
+    agent = f"{_SAMPLES}{os.sep}faulty.py:Terse"
+    with kit.host(
+        tmp_path, "--env", "chain", "--agent", agent, "--players", "1", port=base, cwd=kit.ROOT
+    ) as host:
+        told = host.wait_for_line("faulty.py:Terse: act gave")
+        assert re.search(r"gave an array of shape \(\d+,\): it must return \(actions, state, extras\)$", told)
+        assert host.end(20.0) == 0
+    assert "Traceback" not in host.stderr
+
+
+def test_a_learner_that_forgets_its_return_is_named_and_ends_the_run(tmp_path: Path) -> None:
+    base = kit.free_base()
+    agent = f"{_SAMPLES}{os.sep}faulty.py:Forgetful"
+    with kit.host(
+        tmp_path, "--env", "chain", "--agent", agent, "--players", "1", port=base, cwd=kit.ROOT
+    ) as host:
+        host.wait_for_line("faulty.py:Forgetful: its learner's update gave None: it must return an Update")
+        assert host.wait(60) == 1
+    assert "Traceback" not in host.stderr

@@ -1,11 +1,12 @@
-"""An agent whose actor raises now and then."""
+"""Agents with one fault each."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-from p2prl.learn.contracts import Actor, Array, Explore, State, Tree
-from tests.samples.idle import Idle, IdleActor
+from p2prl.learn.contracts import Actor, Array, Batch, Explore, Learner, ReplaySpec, State, Tree
+from tests.samples.idle import Idle, IdleActor, IdleLearner
 
 
 class FaultyActor(IdleActor):
@@ -44,3 +45,35 @@ class Reckless(Idle):
 
     def actor(self) -> Actor:
         return RecklessActor()
+
+
+class TerseActor(IdleActor):
+    """Gives its actions alone, against the contract."""
+
+    def act(self, obs: Tree, state: State, explore: Explore | None) -> Any:
+        actions, _, _ = super().act(obs, state, explore)
+        return actions
+
+
+class Terse(Idle):
+    """Idle, with a TerseActor."""
+
+    def actor(self) -> Actor:
+        return TerseActor()
+
+
+class ForgetfulLearner(IdleLearner):
+    """Its update has no `return`."""
+
+    def update(self, batch: Batch) -> Any:
+        super().update(batch)
+
+
+class Forgetful(Idle):
+    """Idle but for its training, with a ForgetfulLearner."""
+
+    def replay(self) -> ReplaySpec:
+        return ReplaySpec(kind="uniform", ticks=16, batch=1, capacity_bytes=1_000_000, min_ticks=16)
+
+    def learner(self, device: str, seed: int) -> Learner:
+        return ForgetfulLearner()

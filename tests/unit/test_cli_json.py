@@ -229,6 +229,17 @@ def test_a_members_change_of_state_is_told_at_once(capsys: pytest.CaptureFixture
     assert [line.split()[0] for line in told] == ["connecting", "working", "away"]
 
 
+def test_a_members_reason_that_counts_seconds_is_told_every_five(capsys: pytest.CaptureFixture[str]) -> None:
+    second = 0
+    member = PlainMember(now=lambda: 100.0 + second)
+    for second in range(1, 12):
+        member.status(samples.member(state="away", reason=f"vm was not heard for {second} s"))
+    member.status(samples.member(state="away", reason="no answer from vm for 12 s"))
+    told = capsys.readouterr().out.splitlines()
+    seconds = [int(re.findall(r"for (\d+) s", line)[0]) for line in told]
+    assert seconds == [1, 6, 11, 12]
+
+
 def test_docs_name_every_field() -> None:
     text = DOCS.read_text(encoding="utf-8")
     section = text[text.index("## JSON") :]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -243,6 +244,28 @@ def test_an_environment_that_fails_now_and_then_is_tried_again(failures: int, pa
     else:
         with pytest.raises(EnvironmentFailed, match="step raised OSError: no contact"):
             try_environment(lambda: Shaky(make()), SPEC.id, pytest.fail)
+
+
+class Leaving(gym.Wrapper[Any, Any, Any, Any]):
+    """Its third step ends the process."""
+
+    def __init__(self, env: gym.Env[Any, Any], steps: int) -> None:
+        super().__init__(env)
+        self._steps = steps
+
+    def step(self, action: Any) -> Any:
+        self._steps -= 1
+        return super().step(action) if self._steps >= 0 else sys.exit(3)
+
+
+def test_an_environment_that_ends_the_process_is_one_that_failed() -> None:
+    place = r"step raised SystemExit: 3 \(test_evaluation.py line \d+\)$"
+    with pytest.raises(EnvironmentFailed, match=place):
+        try_environment(lambda: Leaving(make(), 0), SPEC.id, pytest.fail)
+    with pytest.raises(EnvironmentFailed, match="cannot be made: SystemExit: 4"):
+        try_environment(lambda: sys.exit(4), SPEC.id, pytest.fail)
+    with pytest.raises(EnvironmentFailed, match=r"slot \d: step raised SystemExit: 3"):
+        evaluate(lambda: Leaving(make(), 1), SPEC, Rightwards(), 4, 3)
 
 
 def test_a_long_try_of_an_environment_is_told_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:

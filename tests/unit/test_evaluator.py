@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -286,7 +287,11 @@ def test_an_environment_that_cannot_be_made_and_weights_that_are_none_end_the_jo
     def no_package() -> gym.Env[Any, Any]:
         raise MissingPackage("ale-py is not here")
 
+    def leaves() -> gym.Env[Any, Any]:
+        sys.exit(3)
+
     for make_env, text, kind in (
+        (leaves, "cannot be made: SystemExit: 3", "environment"),
         (none, "no simulator on this machine", "environment"),
         (no_package, "ale-py is not here", "missing_package"),
     ):

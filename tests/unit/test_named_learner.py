@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -36,6 +38,15 @@ def test_it_names_the_agent_the_method_and_the_place() -> None:
     assert learner.weights() == {"updates": 1}
     with pytest.raises(LearningFailed, match="as it was"):
         learner.save()
+
+
+def test_one_that_ends_the_process_is_named_too() -> None:
+    class Leaves(IdleLearner):
+        def update(self, batch: Batch) -> Update:
+            sys.exit(3)
+
+    with pytest.raises(AgentRaised, match="its learner's update raised SystemExit: 3 "):
+        NamedLearner(Leaves(), "mine.py:Mine").update({})
 
 
 def test_only_before_the_first_update_is_it_fruitless() -> None:

@@ -236,6 +236,18 @@ def test_a_file_for_an_environment_is_told_how_it_is_written(
     assert str(caught.value).startswith(said)
 
 
+def test_code_that_ends_the_process_when_it_is_imported_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("leavinggame", "leavingagent"):
+        (tmp_path / f"{name}.py").write_text("import sys\n\nsys.exit(3)\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=r"SystemExit: 3 \(leavinggame.py line 3\)"):
+        registry.make_env_factory("leavinggame:World-v0", {})
+    with pytest.raises(UsageError, match=r"SystemExit: 3 \(leavingagent.py line 3\)"):
+        registry.resolve_agent("leavingagent.py:Agent")
+
+
 def test_an_environment_beside_us_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tinybots_beside.py").write_text(
         "import gymnasium\nfrom p2prl_envs.chain import make_chain\n"

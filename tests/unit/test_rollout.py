@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -408,6 +409,36 @@ def test_a_reset_that_raises_costs_no_episode() -> None:
     assert bundle.columns["flags"][:, 0].tolist() == [0, 0, TERMINATED, RESET, 0, 0, 0, 0]
     assert bundle.episodes == [(1.0, 3, 0.0)]
     assert "reset raised OSError: no simulator" in rollout.failure
+
+
+class Leaving(Failing):
+    """Ends the process where Failing raises, and whenever it is closed."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        try:
+            return super().reset(seed=seed, options=options)
+        except OSError:
+            sys.exit("no simulator")
+
+    def step(self, action: Any) -> Any:
+        try:
+            return super().step(action)
+        except RuntimeError:
+            sys.exit(3)
+
+    def close(self) -> None:
+        super().close()
+        sys.exit(4)
+
+
+def test_one_that_ends_the_process_is_replaced_like_one_that_raises() -> None:
+    envs = [Leaving(make_chain(length=30), steps=5), Leaving(make_chain(length=30), resets=0), chain()]
+    rollout = failing(*envs)
+    assert rollout.collect().columns["obs"][:, 0].tolist() == [0, 1, 2, 3, 4, 5, 0, 1, 2]
+    assert (rollout.failures, rollout.failure) == (2, "chain: slot 0: reset raised SystemExit: no simulator")
+    rollout = failing(*(Leaving(make_chain(length=30), steps=0) for _ in range(9)))
+    with pytest.raises(EnvironmentFailed, match="chain: slot 0: step raised SystemExit: 3"):
+        rollout.collect()
 
 
 def test_whatever_raises_bundles_are_valid_and_each_step_is_a_true_transition() -> None:

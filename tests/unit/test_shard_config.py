@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from p2prl.core.schema import Column, SessionSchema
-from p2prl.errors import LimitsForbid, UsageError
+from p2prl.errors import AgentRaised, LimitsForbid, UsageError
 from p2prl.learn.contracts import ReplaySpec
 from p2prl.nodes.charges import Plan
 from p2prl.nodes.options import HostOptions
@@ -55,6 +55,19 @@ def test_windows_of_what_is_stored_once_are_refused_before_there_is_a_folder(tmp
     experiment = with_agent(find_experiment("chain"), f"{agent}:Once")
     agent.write_text(_ONCE.replace("WINDOW", "2"))
     with pytest.raises(UsageError, match=r"stores state once a session.*must say window=0"):
+        prepare(experiment, results, False)
+    assert not results.exists()
+
+
+@pytest.mark.usefixtures("home")
+def test_an_agent_that_breaks_its_contract_is_named_before_there_is_a_folder(tmp_path: Path) -> None:
+    agent, results = tmp_path / "once.py", tmp_path / "results"
+    experiment = with_agent(find_experiment("chain"), f"{agent}:Once")
+    agent.write_text(_ONCE.replace("return ReplaySpec", "ReplaySpec").replace("WINDOW", "0"))
+    with pytest.raises(AgentRaised, match=r"^once.py:Once: replay gave None: it must return a ReplaySpec$"):
+        prepare(experiment, results, False)
+    agent.write_text(_ONCE.replace('return {"state"', '_ = {"state"').replace("WINDOW", "0"))
+    with pytest.raises(AgentRaised, match=r"^once.py:Once: fields gave None: it must return a dict of Field"):
         prepare(experiment, results, False)
     assert not results.exists()
 

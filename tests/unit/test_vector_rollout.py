@@ -316,6 +316,7 @@ class Counting(gym.vector.VectorEnv[Any, Any, Any]):
         self.single_action_space = gym.spaces.Discrete(2)
         self.raises, self.spoils, self.reward = raises, spoils, reward
         self.lengths = np.arange(3, 3 + slots)
+        self.error: BaseException = RuntimeError("the motor\n  is hot")
         self.calls, self.closed = -1, 0
         self.seeds: list[int | None] = []
 
@@ -329,7 +330,7 @@ class Counting(gym.vector.VectorEnv[Any, Any, Any]):
     def step(self, actions: Array) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         self.calls += 1
         if self.calls == self.raises:
-            raise RuntimeError("the motor\n  is hot")
+            raise self.error
         self.at = np.where(self.over, 0, self.at + 1)
         reward = np.where(self.over, 0.0, self.reward)
         self.over = self.at == self.lengths
@@ -441,6 +442,14 @@ def test_rewards_that_are_none_are_a_failure(answer: Any) -> None:
     assert (flags[2] == RESET).all()
     assert rollout.failures == 1
     assert rollout.failure.startswith("counting: step ")
+
+
+def test_one_that_ends_the_process_is_replaced_too() -> None:
+    envs = [Counting(raises=4), Counting()]
+    envs[0].error = SystemExit(3)
+    rollout = counting(*envs)
+    rollout.collect()
+    assert (rollout.failures, rollout.failure) == (1, "counting: step raised SystemExit: 3")
 
 
 def test_one_that_only_ever_raises_ends_the_player() -> None:
