@@ -1136,6 +1136,8 @@ class PlayerFailed(Message, frozen=True, kw_only=True, tag="player_failed"):
 class PlayerCredit(Message, frozen=True, kw_only=True, tag="player_credit"):
     """member -> player: bundles up to `serial` were taken over; you may hold `credit` more unanswered.
 
+    To a player that waited the member's newest weights go before it, if it was not sent them.
+
     Attributes:
         credit: bundles that may be under way unanswered.
     """

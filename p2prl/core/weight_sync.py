@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 #: A link that takes longer for as much is not waited for.
 _SLOW_BYTES_PER_S = 250_000
 _MOST_S = 60.0
-#: Sets of weights that a player is sent while it plays a bundle. With one alone, a set that came a moment late would
+#: Sets of weights that wait for a player while it plays a bundle. With one alone, a set that came a moment late would
 #: hold back the next until after it is wanted; more would only wait to be taken.
 _MOST_SETS = 2
 
 
 @dataclass
 class _Player:
-    #: The version it was last sent, and how many sets it was sent since it handed over a bundle.
+    #: The version it was last sent, and those that it was sent and may not have taken yet.
     sent: int = -1
-    under_way: int = 0
+    under_way: list[int] = field(default_factory=list)
 
 
 class WeightSync:
@@ -88,16 +88,23 @@ class WeightSync:
         """A player ended."""
         self._players.pop(player, None)
 
-    def player_played(self, player: int) -> None:
-        """A player handed over a bundle: before the next it takes what it was sent."""
+    def player_between_bundles(self, player: int) -> None:
+        """A player's bundle ended, or it is told to play the next: before that it takes what it was sent."""
         if player in self._players:
-            self._players[player].under_way = 0
+            self._players[player].under_way.clear()
+
+    def player_took(self, player: int, version: int) -> None:
+        """A player plays with this version: it has taken it, and those before."""
+        if player in self._players:
+            state = self._players[player]
+            state.under_way = [sent for sent in state.under_way if sent > version]
 
     def to_send(self) -> list[int]:
         """Players to send the member's weights to now: few sets for each bundle that it plays."""
         chosen = []
         for player, state in self._players.items():
-            if state.sent < self.version and state.under_way < _MOST_SETS:
-                state.sent, state.under_way = self.version, state.under_way + 1
+            if state.sent < self.version and len(state.under_way) < _MOST_SETS:
+                state.sent = self.version
+                state.under_way.append(self.version)
                 chosen.append(player)
         return chosen

@@ -23,7 +23,7 @@ from p2prl.errors import (
     RemoteProtocolError,
     UsageError,
 )
-from p2prl.learn.contracts import Actor, Agent, Weights
+from p2prl.learn.contracts import Actor, Agent
 from p2prl.learn.environments import try_environment
 from p2prl.learn.evaluation import run_evaluation_seed
 from p2prl.learn.own_columns import OwnColumns
@@ -33,7 +33,7 @@ from p2prl.learn.rollout import Rollout
 from p2prl.learn.spaces import OutsideSpace, agent_schema
 from p2prl.learn.vector_rollout import VectorRollout
 from p2prl.net.loop import Loop
-from p2prl.net.sockets import Limits, Network
+from p2prl.net.sockets import Frame, Limits, Network
 from p2prl.nodes.evaluator import Evaluator
 from p2prl.nodes.player_faults import SchemaDiffers, failure_kind, hopeless, other_columns
 from p2prl.nodes.priority import step_back
@@ -49,6 +49,7 @@ from p2prl.registry import (
 )
 from p2prl.wire import frames
 from p2prl.wire.bundle import BundleEncoder, check_slots
+from p2prl.wire.keyframes import needed_for_last
 from p2prl.wire.weights import WeightsDecoder
 
 log = logging.getLogger("p2prl")
@@ -201,7 +202,7 @@ class Player:
     # --- the member's words
 
     def _on_member(self) -> None:
-        newest: tuple[int, Weights] | None = None
+        sets: list[tuple[m.WeightsHeader, Frame]] = []
         while (received := self.socket.receive()) is not None:
             message = frames.decode_to_player(received.frames[0])
             if isinstance(message, m.PlayerCredit):
@@ -212,13 +213,13 @@ class Player:
             elif isinstance(message, m.EvalDrop):
                 self.evaluator.drop(message.job)
             elif message.version > self.version:
-                # Each is read: it may have the keyframe that a later one needs.
-                newest = (message.version, self._weights.read(received.frames[1]))
-        if newest is not None:
-            version, weights = newest
+                sets.append((message, received.frames[1]))
+        for payload in needed_for_last(sets):
+            weights = self._weights.read(payload)
+        if sets:
             with self._agents_code():
                 self.actor.load(weights)
-            self.version = version
+            self.version = sets[-1][0].version
         self._flush()
 
     # --- playing

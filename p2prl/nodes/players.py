@@ -155,10 +155,13 @@ class Players:
 
     def give_credit(self) -> None:
         """The window may have room again."""
-        for slot in self._slots.values():
+        for index, slot in self._slots.items():
             # Several share the room: what is told to one early would be another's.
             early = len(self._slots) == 1 and slot.ready and slot.credit.early
             if (early or slot.credit.due) and self._room(slot.envs * slot.ticks if early else 0):
+                if not early:  # it waited; many versions may have come meanwhile
+                    self.sync.player_between_bundles(index)
+                self._send_weights()  # before it plays on
                 credit = slot.credit.give(self._loop.now())
                 self._send(slot, [frames.encode(m.PlayerCredit(serial=slot.serial, credit=credit))])
 
@@ -223,11 +226,12 @@ class Players:
             if isinstance(message, m.PlayerBundle):
                 self._bundle(index, slot, message, received.frames)
             elif isinstance(message, m.PlayerProgress):
-                self._progress(slot, message)
+                self._progress(index, slot, message)
             elif isinstance(message, m.PlayerHello):
                 self._hello(index, slot, message, received.peer)
             elif isinstance(message, m.PlayerDropped):
                 slot.steps += message.steps
+                self.sync.player_between_bundles(index)
                 self._dropped(message)
             elif isinstance(message, m.PlayerEvaluated):
                 self._evaluation(slot, message)
@@ -255,16 +259,16 @@ class Players:
         slot.steps += bundle.steps
         slot.moved(self._loop.now())
         self._environments_failed(slot, bundle)
-        self.sync.player_played(index)
+        self.sync.player_between_bundles(index)
         if bundle.warning:
             self._say("warning", f"player {slot.seat.rank}", bundle.warning)
         slot.credit.took(len(parts[2]))
         self._took(bundle, parts[1], parts[2])
-        self._send_weights()  # before it plays on
         self.give_credit()
 
-    def _progress(self, slot: Slot, progress: m.PlayerProgress) -> None:
+    def _progress(self, index: int, slot: Slot, progress: m.PlayerProgress) -> None:
         slot.version = max(slot.version, progress.version)
+        self.sync.player_took(index, progress.version)
         slot.began(self._loop.now())
         if progress.steps > slot.under_way:
             self._look_at_pace(slot)

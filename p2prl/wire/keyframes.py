@@ -39,6 +39,15 @@ def split_parts(payload: Frame) -> tuple[memoryview, memoryview]:
     return parts[:keyframe], parts[keyframe:]
 
 
+def needed_for_last(sets: list[tuple[WeightsHeader, Frame]]) -> list[Frame]:
+    """Payloads to read of weights that came one after the other, to have the last: it, and what has its keyframe."""
+    if not sets:
+        return []
+    *before, (header, newest) = sets
+    keyframes = [] if header.whole else [payload for other, payload in before if other.whole]
+    return [*keyframes[-1:], newest]
+
+
 class Stock:
     """The newest weights, in parts, for those who hand them on: each receiver gets only what it lacks.
 

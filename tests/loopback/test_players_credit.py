@@ -17,7 +17,7 @@ from p2prl.net.sockets import Network
 from p2prl.nodes.players import Players
 from p2prl.nodes.slot import Slot
 from p2prl.wire import frames
-from p2prl.wire.weights import CODEC, WeightsEncoder
+from p2prl.wire.weights import CODEC, WeightsDecoder, WeightsEncoder
 from tests.conftest import run_until
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the player made by hand talks over ipc")
@@ -31,6 +31,7 @@ class Seat:
         taken: serials of the bundles that the member took.
         credits: what the player was told, by serial; `bundles` how many may be under way, by the last.
         words: the kinds of messages that the player was sent.
+        versions: of the weights that it was sent, each of which it could read.
         said: lines for people.
         moves: how often the member was told that the player is further in a bundle.
         stopped_s: what the loop's clock says while it stands still; None while it goes.
@@ -46,6 +47,8 @@ class Seat:
         self.taken: list[int] = []
         self.credits: list[int] = []
         self.words, self.bundles = list[str](), 0
+        self.versions: list[int] = []
+        self._encoder, self._published, self._keyframe = WeightsEncoder(keyframe_each=3), 0, 0
         self.moves = 0
         self.said: list[str] = []
         self.players = Players(
@@ -61,10 +64,15 @@ class Seat:
             lambda level, source, text: self.said.append(text),
         )
         self.slot = self.players._slots[0] = Slot(m.Seat(rank=0, seed=1), due=float("inf"))
+        self.sit_down()
+
+    def sit_down(self) -> None:
+        """A player comes that has nothing."""
+        before, self._decoder = self.slot.route, WeightsDecoder()
         self.socket = self.far.client("dealer", self.players._endpoint, None, None)
         self.loop.on_readable(self.socket, self._hear)
         self.socket.send([frames.encode(m.PlayerHello(rank=0))])
-        run_until(self.loop, lambda: self.slot.ready)
+        run_until(self.loop, lambda: self.slot.route != before)
 
     def _has_room(self, ahead: int) -> bool:
         self.beyond += [ahead] if ahead else []
@@ -77,9 +85,39 @@ class Seat:
             if isinstance(said, m.PlayerCredit):
                 self.credits.append(said.serial)
                 self.bundles = said.credit
+            elif isinstance(said, m.WeightsHeader):
+                weights = self._decoder.read(received.frames[1])
+                np.testing.assert_array_equal(weights["w"], np.full(100, said.version, np.float32))
+                self.versions.append(said.version)
 
     def _moved(self) -> None:
         self.moves += 1
+
+    def publish(self, count: int) -> None:
+        """New weights, one version after the other."""
+        for version in range(self._published, self._published + count):
+            encoded = self._encoder.encode({"w": np.full(100, version, np.float32)})
+            self._encoder.sent(encoded)
+            self._keyframe = version if encoded.whole else self._keyframe
+            header = m.WeightsHeader(
+                run_id="r",
+                version=version,
+                codec=CODEC,
+                size_bytes=len(encoded.payload),
+                updates=version,
+                keyframe=self._keyframe,
+                whole=encoded.whole,
+            )
+            self.players.weights(header, encoded.payload)
+        self._published += count
+
+    def heard(self) -> list[int]:
+        """The versions that the player was sent, once all that it was told has come."""
+        self.slot.job = 7
+        self.players.drop_job(7)  # the last word
+        run_until(self.loop, lambda: self.words[-1:] == ["EvalDrop"])
+        self.words.pop()
+        return self.versions
 
     def progress(self, steps: int, version: int = 0) -> None:
         """Tell how far the bundle under way is; returns once that is known."""
@@ -163,24 +201,70 @@ def test_of_several_players_none_is_told_early_of_what_may_be_anothers(seat: Sea
 
 def test_a_player_gets_the_newest_weights_before_it_is_told_to_play_on(seat: Seat) -> None:
     seat.slot.credit = Credit(fresh=True)
-    encoder = WeightsEncoder(halves=False)
-    for version in range(4):
-        encoded = encoder.encode({"w": np.full(3, version, np.float32)})
-        header = m.WeightsHeader(
-            run_id="r",
-            version=version,
-            codec=CODEC,
-            size_bytes=len(encoded.payload),
-            updates=version,
-            keyframe=version if encoded.whole else 0,
-            whole=encoded.whole,
-        )
-        seat.players.weights(header, encoded.payload)
-        encoder.sent(encoded)
-    run_until(seat.loop, lambda: len(seat.words) == 2)
+    seat.publish(4)
+    assert seat.heard() == [0, 1]
     seat.give(0)
-    run_until(seat.loop, lambda: len(seat.words) == 4)
+    assert seat.heard() == [0, 1, 3]
     assert seat.words == [*["WeightsHeader"] * 3, "PlayerCredit"]
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_a_player_that_waited_long_gets_the_newest_weights_before_it_is_told_to_play_on(
+    seat: Seat, fresh: bool
+) -> None:
+    seat.slot.credit, seat.room = Credit(fresh), False
+    seat.publish(2)
+    seat.give(*range(seat.slot.credit.bundles))
+    seat.publish(6)
+    assert seat.heard() == [0, 1, 2, 3]
+    seat.room = True
+    seat.players.give_credit()
+    assert seat.heard() == [0, 1, 2, 3, 7]
+    assert seat.words == [*["WeightsHeader"] * 5, "PlayerCredit"]
+
+
+def test_few_sets_of_weights_wait_for_a_player_that_hangs(seat: Seat) -> None:
+    """In the bundle that it was told to play, or before that (G4, case 37)."""
+    seat.slot.credit, seat.room = Credit(fresh=True), False
+    seat.publish(1)
+    seat.give(0)
+    seat.publish(50)
+    seat.room = True
+    for _ in range(5):
+        seat.players.give_credit()
+        seat.publish(50)
+    assert seat.heard() == [0, 1, 2, 50, 51], "two, the newest with the credit, and one while it plays"
+
+
+def test_a_player_that_begins_late_gets_the_newest_weights_then(seat: Seat) -> None:
+    """It may be long at loading the first; what came meanwhile is not taken before the first bundle."""
+    seat.publish(8)
+    assert seat.heard() == [0, 1]
+    seat.progress(0, version=0)
+    run_until(seat.loop, lambda: seat.slot.begun_at is not None)
+    assert seat.heard() == [0, 1, 7]
+    seat.publish(50)
+    for steps in (10, 20):  # it hangs
+        seat.progress(steps, version=0)
+    assert seat.heard() == [0, 1, 7]
+
+
+def test_a_player_that_gets_ready_late_gets_the_newest_weights_alone(seat: Seat) -> None:
+    seat.publish(8)
+    assert seat.heard() == [0, 1]
+    seat.sit_down()
+    assert seat.heard() == [0, 1, 7]
+
+
+def test_a_player_that_drops_bundles_gets_new_weights_for_the_next(seat: Seat) -> None:
+    seat.room = False
+    seat.publish(1)
+    seat.give(0, 1)
+    for dropped in range(3):
+        seat.publish(5)
+        seat.socket.send([frames.encode(m.PlayerDropped(rank=0, bundles=1, steps=1, episodes=0))])
+        run_until(seat.loop, lambda there=5 * dropped + 5: seat.versions[-1:] == [there])
+    assert seat.heard() == [0, 1, 2, 5, 6, 10, 11, 15]
 
 
 def test_without_room_the_answer_comes_once_there_is_some(seat: Seat) -> None:

@@ -296,7 +296,7 @@ class Member:
         for player, version in self.players.items():
             if version < 0 or truth.made >= self.node.plan.bundles:
                 continue
-            self.sync.player_played(player)
+            self.sync.player_between_bundles(player)
             number, truth.made = truth.made, truth.made + 1
             if self.credit[player]:
                 self.credit[player] -= 1

@@ -11,7 +11,7 @@ from p2prl.core.messages import WEIGHTS_CODEC, WeightsHeader
 from p2prl.errors import LocalProtocolError, RemoteProtocolError
 from p2prl.wire import frames
 from p2prl.wire.blocks import Array
-from p2prl.wire.keyframes import Stock, join_parts, split_parts
+from p2prl.wire.keyframes import Stock, join_parts, needed_for_last, split_parts
 from p2prl.wire.weights import WeightsDecoder, WeightsEncoder, decode_weights
 
 part = st.binary(max_size=40)
@@ -104,6 +104,20 @@ def test_each_receiver_gets_what_it_lacks_and_can_read_it(gaps: list[int]) -> No
         assert passed_on.take(frames.decode_weights_header(head), body)
         for keyframe in (-1, stock.keyframe):
             assert passed_on.parts_for(keyframe) == stock.parts_for(keyframe)
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=5))
+def test_of_sets_that_came_together_two_at_most_are_read(lengths: list[int]) -> None:
+    sent, decoder, at = published(25, 4), WeightsDecoder(), 0
+    for length in lengths:
+        sets = sent[at : at + length]
+        at += length
+        payloads = needed_for_last(sets)
+        assert len(payloads) <= 2
+        *_, found = [decoder.read(payload) for payload in payloads]
+        assert int(found["version"]) == sets[-1][0].version
+    assert needed_for_last([]) == []
+    assert needed_for_last(sent[:5]) == [sent[4][1]], "it has its own keyframe"
 
 
 def test_a_change_on_a_keyframe_that_is_not_here_changes_nothing() -> None:

@@ -225,10 +225,28 @@ def test_a_player_is_sent_few_sets_of_weights_while_it_plays_and_skips_versions(
     sync.arrived(3)
     sync.arrived(4)
     assert sync.to_send() == []
-    sync.player_played(0)
+    sync.player_between_bundles(0)
     assert sync.to_send() == [0]
-    sync.player_played(0)
+    sync.player_between_bundles(0)
     assert sync.to_send() == [], "it was sent the newest"
+
+
+def test_what_a_player_plays_with_and_what_came_before_waits_for_it_no_more() -> None:
+    sync = WeightSync()
+    sync.player_joined(0)
+    for version in (1, 2, 3):
+        sync.arrived(version)
+        assert sync.to_send() == ([0] if version < 3 else [])
+    sync.player_took(0, 1)
+    assert sync.to_send() == [0]
+    for version in (4, 5):
+        sync.arrived(version)
+        sync.player_took(0, 1)  # it is in the same bundle still
+        assert sync.to_send() == [], "the second and the third wait for it"
+    sync.player_took(0, 3)
+    assert sync.to_send() == [0]
+    sync.player_took(1, 5)  # there is no such player
+    assert sync.to_send() == []
 
 
 def test_a_restarted_player_gets_the_weights_again() -> None:
