@@ -2,8 +2,9 @@
 
 Ours is `collect()` and `encode`, as a player does them. The limit is a loop that acts and steps and does nothing
 else: it keeps no bundle, no flags, no returns. Its environments are as `gym.make` gives them, as in anybody's loop;
-a player steps past those of Gymnasium's wrappers that only count and check, and does their work itself. Both have the same weights, those that a learner
-begins with, so that the play is near random: episodes are short, and each end of one costs ours most.
+a player steps past those of Gymnasium's wrappers that only count and check, and does their work itself. Both have
+the same weights, those that a learner begins with, so that the play is near random: episodes are short, and each end
+of one costs ours most.
 
 Steps a second are per second of processor time of this one thread, which a busy machine does not change; on an idle
 machine they are those of the clock. Turns of both follow each other.
