@@ -17,7 +17,9 @@ LARGE = (
     "--set",
     "train.publish_interval_s=0.01",
 )
-UPDATES, MOST_GROWTH = 500, 15_000_000
+UPDATES = 500
+#: Of member and player. A broker that had little to do before may queue some dozens of versions for a busy member.
+MOST_GROWTH, MOST_OF_BROKER = 15_000_000, 28_000_000
 
 
 def resident(processes: list[psutil.Process]) -> list[int]:
@@ -34,6 +36,8 @@ def test_memory_is_flat_over_five_hundred_versions_of_the_weights(tmp_path: Path
             before = resident(processes)
             member.wait_for("progress", lambda e: e["weights_version"] > began + UPDATES, 120)
             grown = [now - then for now, then in zip(resident(processes), before, strict=True)]
-            assert max(grown) < MOST_GROWTH, f"bytes that member, player and broker grew by: {grown}"
+            told = f"bytes that member, player and broker grew by: {grown}"
+            assert max(grown[:2]) < MOST_GROWTH, told
+            assert grown[2] < MOST_OF_BROKER, told
             assert member.end() == 0
         assert host.end() == 0
