@@ -43,7 +43,7 @@ log = logging.getLogger("p2prl")
 #: Bundles taken before receipts go out and samples are looked after; and no more once this many seconds passed.
 _PER_TURN, _TURN_S = 100, 0.2
 #: Bundles that are judged and logged together, and about how many bytes they come to, as they were sent: two of 64 kB.
-#: With twice as many a shard's memory grows by 2 MB more.
+#: With twice as many a host's memory grows by some 3 MB more.
 _TOGETHER, _TOGETHER_BYTES = 16, 128 * 1024
 #: Bundles gather for so long after a turn that found few: a turn costs a shard as much as a bundle, and its receipts
 #: cost the broker and the members more. Not where players wait for the receipts before they play on.

@@ -11,6 +11,13 @@ from tests.conftest import wait_until
 from tests.loopback.trust_kit import CODE, house
 
 
+def _kill(host: kit.Program) -> None:
+    """With -9, and until its children have noticed."""
+    children = host.children()
+    host.kill()
+    wait_until(lambda: not any(child.is_running() for child in children), 10)
+
+
 def test_weights_and_members_come_back_after_the_broker_was_killed(tmp_path: Path) -> None:
     with kit.host(tmp_path, "chain", "--players", "0") as host:
         host.wait_for("started")
@@ -46,9 +53,7 @@ def test_a_member_of_a_killed_host_plays_for_the_next_run_on_the_same_host(tmp_p
         old = first.wait_for("started")
         with kit.join(tmp_path) as joiner:
             first.wait_for("progress", lambda e: e["steps"] > 500)
-            children = first.children()
-            first.kill()
-            wait_until(lambda: not any(child.is_running() for child in children), 10)
+            _kill(first)
             with kit.host(tmp_path, "chain", "--players", "0") as second:
                 new = second.wait_for("started")
                 assert new["run_id"] != old["run_id"]
@@ -75,9 +80,7 @@ def test_a_member_of_a_killed_host_waits_for_it_though_a_second_one_of_the_same_
         old = first.wait_for("started")
         with kit.join(tmp_path) as joiner:
             first.wait_for("progress", lambda e: e["steps"] > 500)
-            children = first.children()
-            first.kill()
-            wait_until(lambda: not any(child.is_running() for child in children), 10)
+            _kill(first)
             joiner.wait_for_line("hosts another run")
             with kit.host(tmp_path, "--resume", "--players", "0") as again:
                 again.wait_for("started")

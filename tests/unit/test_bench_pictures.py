@@ -148,7 +148,9 @@ def test_a_policy_is_recorded_and_played_again(
     found = half_trained.recordings(file)
     assert [slot.lead for slot in found["Breakout"].slots] == [0, 5]
     monkeypatch.setattr(pictures, "recordings", lambda: found)
-    played = np.load(pictures.frames("Breakout", pictures.HALF_TRAINED, rows=MARKED + 1, slots=2))
+    played = np.load(
+        pictures.frames("Breakout", pictures.HALF_TRAINED, rows=MARKED + 1, slots=2), allow_pickle=False
+    )
     assert played.shape == (MARKED + 1, 2, 4, 84, 84)
     with pytest.raises(SystemExit, match="not Pong"):
         record.main([f"Pong={run}"])
